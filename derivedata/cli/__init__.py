@@ -1,0 +1,67 @@
+"""The command line: one module a command group; parse, call, print. Heavy imports happen inside the commands."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+
+import click
+
+from derivedata import __version__
+from derivedata.errors import UserError
+
+# Command name -> "module:attribute". A module is imported when its command is asked for (or listed by --help), so each
+# must import nothing heavier than click at module level.
+COMMANDS: dict[str, str] = {
+    "eta": "derivedata.cli.eta:eta",
+    "manifest": "derivedata.cli.query:manifest",
+    "query": "derivedata.cli.query:query",
+    "styles": "derivedata.cli.styles:styles",
+}
+
+
+class LazyGroup(click.Group):
+    """A click group whose commands are imported on first use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        module, attribute = COMMANDS[name].split(":")
+        return getattr(importlib.import_module(module), attribute)
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(__version__, prog_name="derivedata")
+def cli() -> None:
+    """Derive training data, account for every token, and say what the derived tokens are worth.
+
+    Start with `derivedata demo DIR`: it paraphrases a small built-in corpus with an embedded model.
+    """
+
+
+def main(args: list[str] | None = None) -> None:
+    """Run the command line; expected failures become one line on stderr and exit code 1."""
+    try:
+        cli.main(args=args, prog_name="derivedata", standalone_mode=False)
+    except UserError as error:
+        click.echo(f"derivedata: {error.line}", err=True)
+        sys.exit(1)
+    except click.exceptions.Exit as error:
+        sys.exit(error.exit_code)
+    except click.Abort:
+        click.echo("derivedata: stopped", err=True)
+        sys.exit(130)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except KeyboardInterrupt:
+        click.echo("derivedata: stopped", err=True)
+        sys.exit(130)
+    except BrokenPipeError:
+        # The reader of our output (head, less) went away: not an error, but Python would complain at shutdown.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(1)

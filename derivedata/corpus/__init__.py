@@ -1,0 +1,1 @@
+"""Documents: what a corpus is made of, and how it is read and written without loss."""

@@ -1,0 +1,1 @@
+"""RL problems: layouts, the answer verifier, and pass rates."""

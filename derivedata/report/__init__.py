@@ -1,0 +1,1 @@
+"""Figures, and one way to make a self-contained HTML page of tables and figures."""

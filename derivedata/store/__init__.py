@@ -1,0 +1,1 @@
+"""What both halves stand on: paths, create-if-absent, ledger, journal, fingerprint, manifest, books."""

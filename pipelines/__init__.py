@@ -1,0 +1,1 @@
+"""Datatrove pipelines, a module a job."""

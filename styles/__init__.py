@@ -1,0 +1,1 @@
+"""The shipped styles: data, no code."""
