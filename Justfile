@@ -1,0 +1,58 @@
+# Everything stands on `setup`: an isolated .venv with the locked CPU set. Recipes call .venv/bin/... directly, since a plain
+# `uv run` would resolve again over the pinned set.
+
+set shell := ["bash", "-euo", "pipefail", "-c"]
+
+bin := justfile_directory() / ".venv/bin"
+
+# Lint, then every test.
+default: lint test
+
+# Make .venv with the locked CPU set and this package (does nothing when it is up to date).
+setup:
+    #!/usr/bin/env bash
+    set -euo pipefail
+    stamp=".venv/setup-$(cat cpu.lock pyproject.toml | sha256sum | cut -c1-16)"
+    [ -e "$stamp" ] && exit 0
+    rm -f .venv/setup-*
+    [ -x .venv/bin/python ] || uv venv --quiet --python '>=3.11,<3.14' .venv
+    install() { uv pip install --quiet --python .venv/bin/python --no-deps "$@"; }
+    grep -v '^torch==' cpu.lock > .venv/without-torch.txt
+    install --requirements .venv/without-torch.txt
+    # The +cpu build of torch is not on PyPI. In order: the folder PIP_FIND_LINKS names, uv's own way to PyTorch's index,
+    # and whatever pip itself was configured with.
+    torch=$(grep '^torch==' cpu.lock)
+    { [ -n "${PIP_FIND_LINKS:-}" ] && install --find-links "$PIP_FIND_LINKS" "$torch+cpu" 2>/dev/null; } \
+      || install --torch-backend cpu "$torch" 2>/dev/null \
+      || { uv pip install --quiet --python .venv/bin/python pip && .venv/bin/python -m pip install --quiet --no-deps "$torch"; }
+    .venv/bin/python -c 'import torch, sys; sys.exit(f"setup: torch {torch.__version__} is not a CPU build" if torch.version.cuda else 0)'
+    install --editable .
+    touch "$stamp"
+
+# The main job: paraphrase the built-in corpus with the embedded model and ask DuckDB what came out.
+demo dir="demo": setup
+    {{bin}}/derivedata demo {{dir}}
+
+# Every test, the real model and server included (about half an hour on two cores).
+test *args: setup
+    {{bin}}/python -m pytest {{args}}
+
+# The tests that need no model: a few minutes.
+quick *args: setup
+    {{bin}}/python -m pytest -m "not slow" {{args}}
+
+# Check style and formatting.
+lint: setup
+    {{bin}}/ruff check .
+    {{bin}}/ruff format --check .
+
+# Mend style and formatting.
+format: setup
+    {{bin}}/ruff check --fix .
+    {{bin}}/ruff format .
+
+# Resolve the CPU set again (run where a +cpu wheel of torch can be found, e.g. with PIP_FIND_LINKS set).
+lock:
+    uv pip compile --quiet pyproject.toml --extra cpu --extra math --extra s3 --extra test --python-version 3.11 \
+      ${PIP_FIND_LINKS:+--find-links "$PIP_FIND_LINKS"} --no-header --no-annotate --no-emit-find-links --output-file cpu.lock
+    sed -i 's/^\(torch==[0-9.]*\)+cpu$/\1/' cpu.lock
