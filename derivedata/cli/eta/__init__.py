@@ -1,0 +1,36 @@
+"""`derivedata eta`: what a derived token is worth. One module a command, imported when it is asked for."""
+
+from __future__ import annotations
+
+import importlib
+
+import click
+
+# Command name -> "module:attribute".
+COMMANDS: dict[str, str] = {
+    "check": "derivedata.cli.eta.check:check",
+    "fit": "derivedata.cli.eta.fit:fit",
+    "runs": "derivedata.cli.eta.runs:runs",
+}
+
+
+class LazyEtaGroup(click.Group):
+    """A click group whose commands are imported on first use."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted(COMMANDS)
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name not in COMMANDS:
+            return None
+        module, attribute = COMMANDS[name].split(":")
+        return getattr(importlib.import_module(module), attribute)
+
+
+@click.group(cls=LazyEtaGroup)
+def eta() -> None:
+    """Fit Compute-Data scaling laws and read advice from them.
+
+    L(N, D, D') = E + A/N^alpha + B/(D + eta D')^beta: N parameters, D fresh tokens, D' derived tokens, eta the mean value
+    of a derived token against a fresh one.
+    """
