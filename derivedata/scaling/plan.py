@@ -8,8 +8,8 @@
     epochs = 1 + x;   rewrites = x / (D' per rewrite and fresh token, as measured)
 
 Qin, Hamidieh, Alvarez-Melis, arXiv 2607.25271, with L_D and L_N as in `Law.data_limit` and `Law.model_limit`. A run is
-compute-bound until the recommended x, data-bound beyond it, and model-bound as soon as doubling N would win more than any
-number of tokens: A N^-alpha (1 - 2^-alpha) > L - L_N.
+compute-bound until the recommended x, data-bound beyond it, and model-bound as soon as doubling N would win more than
+any number of tokens: A N^-alpha (1 - 2^-alpha) > L - L_N.
 """
 
 from __future__ import annotations
@@ -170,7 +170,15 @@ def plan(
         model_limit=ensemble.estimate(lambda one: one.model_limit(params)),
         one_epoch_loss=ensemble.estimate(lambda one: one.loss(params, fresh_tokens)),
         strategies={
-            name: _strategy_plan(ensemble, name, params, fresh_tokens, flops, generator_params, rates.get(name))
+            name: _strategy_plan(
+                ensemble,
+                name,
+                N=params,
+                D=fresh_tokens,
+                flops=flops,
+                generator_params=generator_params,
+                per_rewrite=rates.get(name),
+            )
             for name in names
         },
         law=law.name,
@@ -292,6 +300,7 @@ def milestone(
 def _strategy_plan(
     ensemble: Ensemble,
     strategy: str,
+    *,
     N: float,
     D: float,
     flops: float | None,
