@@ -1,0 +1,123 @@
+"""Prompts as token ids: document first, instruction last, so that all styles of a document share its prefill."""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+import jinja2
+
+from derivedata.errors import UserError
+from derivedata.generation.pieces import OnLong, Piece, split_document
+from derivedata.generation.tokenizer import Tokenizer
+
+_JOINT = "\n\n"  # between document and instruction
+# Stand for the texts while the template is rendered, so that a template never sees, trims or interprets a document.
+_SYSTEM, _DOCUMENT, _INSTRUCTION = (f"derivedata5b1c{name}c9e4" for name in ("system", "document", "instruction"))
+# How the templates of common models spell their structure, for servers whose tokenizer isn't known here.
+_MARKUP = re.compile(
+    r"<\|[^<>|\n]{1,40}\|>|<｜[^<>｜\n]{1,40}｜>|</?s>|\[/?INST\]|<</?SYS>>|</?(?:start|end)_of_turn>|</?think>"
+)
+
+
+class PromptBuilder:
+    """Builds the prompts of one model.
+
+    The parts are tokenised one by one: what a document holds cannot change the structure around it, and its tokens are
+    the same in front of every instruction.
+
+    Args:
+        tokenizer: the model's. Without a chat template the prompt is plain text.
+        system: system text; a template that knows no system message gets it in front of the document.
+        thinking: let a template that can (`enable_thinking`) begin a chain of thought.
+
+    Raises:
+        UserError: the template cannot be rendered, or changes what it is given.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, *, system: str | None = None, thinking: bool = False):
+        self.tokenizer, self.system, self._thinking = tokenizer, system, thinking
+        if tokenizer.chat_template is None:
+            self._prefix = tokenizer.beginning() + (tokenizer.encode(system + _JOINT) if system else [])
+            self._end = tokenizer.encode(_JOINT)
+        else:
+            before, after = self._render()
+            self._prefix = self._read(before)
+            self._end = self._read(after)
+        self._suffix = lru_cache(maxsize=256)(lambda text: tuple(tokenizer.encode(_JOINT + text)) + tuple(self._end))
+
+    def build(self, document_text: str, instruction: str) -> list[int]:
+        """The prompt for a document and an instruction, as token ids."""
+        return self.join(self.tokenizer.encode(document_text), instruction)
+
+    def join(self, document_tokens: list[int], instruction: str) -> list[int]:
+        """The prompt for a document that is tokenised already (`tokenizer.encode`, or a `Piece`)."""
+        return [*self._prefix, *document_tokens, *self._suffix(instruction)]
+
+    def ask(self, text: str) -> list[int]:
+        """The prompt for a text alone, without a document (a problem to solve)."""
+        return [*self._prefix, *self.tokenizer.encode(text), *self._end]
+
+    def messages(self, document_text: str, instruction: str) -> list[dict[str, str]]:
+        """The same prompt as messages, for servers that take no token ids; control tokens are broken by a space."""
+        system = [{"role": "system", "content": self.system}] if self.system else []
+        content = neutralise(document_text, self.tokenizer.control_tokens) + _JOINT + instruction
+        return [*system, {"role": "user", "content": content}]
+
+    def overhead(self, instruction: str) -> int:
+        """Tokens of a prompt that are not the document's."""
+        return len(self._prefix) + len(self._suffix(instruction))
+
+    def budget(self, instruction: str, *, context: int, max_tokens: int) -> int:
+        """Tokens left for the document in a context of `context` tokens beside `max_tokens` new ones; may be below 1.
+
+        To be kept to: vLLM shortens the generation without a word where prompt and new tokens exceed the context.
+        """
+        return context - max_tokens - self.overhead(instruction)
+
+    def split_document(
+        self, text: str, max_tokens: int, on_long: OnLong = "split", *, draw: float = 0.0
+    ) -> list[Piece]:
+        """See `pieces.split_document`."""
+        return split_document(self.tokenizer, text, max_tokens, on_long, draw=draw)
+
+    def _render(self) -> tuple[str, str]:
+        user = {"role": "user", "content": _DOCUMENT + _INSTRUCTION}
+        attempts = [[user]]
+        if self.system:
+            inside = {"role": "user", "content": _SYSTEM + _JOINT + user["content"]}
+            attempts = [[{"role": "system", "content": _SYSTEM}, user], [inside]]
+        for messages in attempts:
+            try:
+                text = self.tokenizer.chat_template.render(messages, enable_thinking=self._thinking)
+            except (jinja2.TemplateError, TypeError, ValueError) as error:
+                refusal = f"the model's chat template cannot be rendered: {error}"
+                continue
+            if text.count(_DOCUMENT + _INSTRUCTION) == 1 and text.count(_SYSTEM) == bool(self.system):
+                before, _, after = text.partition(_DOCUMENT + _INSTRUCTION)
+                return before, after
+            refusal = "the model's chat template changes or repeats the text it is given"
+        raise UserError(refusal, where=self.tokenizer.name)
+
+    def _read(self, rendered: str) -> list[int]:
+        """Ids of a rendered part of the template, the system text in it taken literally."""
+        before, here, after = rendered.partition(_SYSTEM)
+        middle = self.tokenizer.encode(self.system) if here else []
+        return self.tokenizer.encode_template(before) + middle + self.tokenizer.encode_template(after)
+
+
+def neutralise(text: str, control_tokens: dict[str, int] | None = None) -> str:
+    """The text with everything that a chat template or tokenizer could take for structure broken by a space.
+
+    Args:
+        text: any text.
+        control_tokens: the tokens of the model, where its tokenizer is known; the common spellings are always broken.
+    """
+    known = sorted((token for token in control_tokens or () if len(token) > 1), key=len, reverse=True)
+    pattern = re.compile("|".join([_MARKUP.pattern, *map(re.escape, known)]))
+    while True:
+        # Again until nothing is found: a space put into one token can complete another.
+        broken = pattern.sub(lambda match: f"{match[0][0]} {match[0][1:]}", text)
+        if broken == text:
+            return text
+        text = broken
