@@ -1,0 +1,104 @@
+"""What the fake server answers: text that looks like what was asked for, a pure function of prompt and seed."""
+
+from __future__ import annotations
+
+import random
+import re
+
+_SUBJECTS = [
+    "river",
+    "harbour",
+    "library",
+    "orchard",
+    "engine",
+    "museum",
+    "garden",
+    "bridge",
+    "market",
+    "valley",
+    "workshop",
+    "station",
+]
+_VERBS = [
+    "supports",
+    "records",
+    "explains",
+    "attracts",
+    "produces",
+    "carries",
+    "protects",
+    "connects",
+    "measures",
+    "changes",
+]
+_OBJECTS = ["the town", "its visitors", "a long tradition", "the work of many people", "fresh water", "the local trade"]
+_REASONS = [
+    "because the ground is dry in summer",
+    "since the first settlers arrived",
+    "whenever the weather allows it",
+    "although the cost has risen",
+    "as the records of that time show",
+    "while the old methods are still in use",
+]
+_QUESTIONS = (
+    "What makes the {0} important",
+    "How has the {0} changed over time",
+    "Why do people value the {0}",
+    "Who takes care of the {0}",
+    "When is the {0} used the most",
+    "Where does the {0} get its support",
+)
+
+
+def reply(prompt: str, seed: int) -> str:
+    """An answer in the form that the end of the prompt asks for: table, FAQ, word problem, questions or prose."""
+    draw = random.Random(seed)
+    asked = prompt[-1000:].lower()
+    numbers = re.findall(r"\d+", prompt[:4000])[:2] or ["12", "30"]
+    words = list(dict.fromkeys(re.findall(r"[A-Za-z]{5,}", prompt[:4000])))
+    subjects = draw.sample(_SUBJECTS, 6)
+    if words:  # now and then a word of the document, so that the answer seems to be about it
+        subjects[0] = draw.choice(words[:50]).lower()
+    if "word problem" in asked:
+        return _problem(draw, subjects, numbers)
+    if "frequently asked" in asked:
+        return _faq(draw, subjects)
+    if "table" in asked:
+        return _table(draw, subjects)
+    if "question" in asked:
+        pairs = (f"Question: {_ask(draw, s)}?\nAnswer: {_prose(draw, [s], 2)}" for s in subjects[:4])
+        return "\n\n".join(pairs)
+    return _prose(draw, subjects, 8)
+
+
+def _prose(draw: random.Random, subjects: list[str], sentences: int) -> str:
+    return " ".join(
+        f"The {draw.choice(subjects)} {draw.choice(_VERBS)} {draw.choice(_OBJECTS)} {draw.choice(_REASONS)}."
+        for _ in range(sentences)
+    )
+
+
+def _ask(draw: random.Random, subject: str) -> str:
+    return draw.choice(_QUESTIONS).format(subject)
+
+
+def _faq(draw: random.Random, subjects: list[str]) -> str:
+    parts = [f"# Questions about the {subjects[0]}"]
+    parts += [f"**{_ask(draw, subject)}?**\n\n{_prose(draw, [subject], 2)}" for subject in subjects[:5]]
+    return "\n\n".join(parts)
+
+
+def _table(draw: random.Random, subjects: list[str]) -> str:
+    rows = [f"| {s} | {draw.choice(_VERBS)} {draw.choice(_OBJECTS)} | {draw.randrange(1, 900)} |" for s in subjects[:5]]
+    head = ["| Subject | What it does | Number |", "| --- | --- | --- |"]
+    return "\n".join(head + rows) + "\n\n" + _prose(draw, subjects, 2)
+
+
+def _problem(draw: random.Random, subjects: list[str], numbers: list[str]) -> str:
+    first, second = (numbers * 2)[:2]
+    total = int(first) + int(second)
+    return (
+        f"Problem: {_prose(draw, subjects, 2)} The {subjects[0]} counted {first} boxes in the morning and {second} in"
+        f" the afternoon. How many boxes were counted on that day?\nSolution: The boxes of the morning and of the"
+        f" afternoon are added. {first} + {second} = {total}, so {total} boxes were counted.\nAnswer: {total}"
+    )
