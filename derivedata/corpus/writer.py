@@ -1,0 +1,221 @@
+"""Writes one shard: compressed JSON lines in frames that stand alone, or Parquet in row groups.
+
+The same rows give the same bytes: no times, no names, no threads in them. Hash and frame offsets are worked out while
+writing, and the file is on the disk when close() returns.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import orjson
+
+from derivedata.corpus.frames import Frame
+from derivedata.corpus.strict import BadRow, check_values
+from derivedata.errors import UserError
+
+DEFAULT_LEVELS = {"jsonl.zst": 3, "jsonl.gz": 2, "parquet": 3}
+LEVELS = {"jsonl.zst": range(1, 23), "jsonl.gz": range(4), "parquet": range(1, 23)}
+FRAME_BYTES = 2 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class ShardFile:
+    """A finished shard on the local disk.
+
+    Attributes:
+        path: where it is.
+        bytes: size of the file.
+        sha256: of the file's bytes, hex.
+        documents: rows in it.
+        frames: its parts that can be read alone, in order.
+    """
+
+    path: Path
+    bytes: int
+    sha256: str
+    documents: int
+    frames: list[Frame] = field(default_factory=list)
+
+
+class ShardWriter:
+    """Writes rows to a new file; a context manager that removes the file again when its block fails.
+
+    Args:
+        path: the file; its folder must exist, what is there is replaced.
+        format: 'jsonl.zst', 'jsonl.gz' or 'parquet'.
+        level: compression level: 1-22 for zstd and Parquet (zstd inside), 0-3 for gzip (ISA-L's levels).
+        frame_bytes: a frame (gzip member, row group) ends with the row that brings it to this many uncompressed bytes.
+
+    Raises:
+        UserError: an unknown format or level, a row that JSON cannot hold, or a disk that fails.
+    """
+
+    def __init__(
+        self,
+        path: Path | str,
+        *,
+        format: str = "jsonl.zst",
+        level: int | None = None,
+        frame_bytes: int = FRAME_BYTES,
+    ):
+        if format not in LEVELS:
+            raise UserError("unknown shard format", value=format, remedy=f"use one of {', '.join(LEVELS)}")
+        level = DEFAULT_LEVELS[format] if level is None else level
+        if level not in LEVELS[format]:
+            levels = LEVELS[format]
+            raise UserError(
+                f"no such compression level for {format}", value=level, remedy=f"use {levels[0]} to {levels[-1]}"
+            )
+        self.path = Path(path)
+        self.shard: ShardFile | None = None
+        self._rows = 0
+        try:
+            self._sink = _HashedFile(self.path)
+        except OSError as error:
+            raise UserError("the shard cannot be written", where=self.path, value=error.strerror) from error
+        if format == "parquet":
+            from derivedata.corpus.parquet import ParquetFrames
+
+            self._frames = ParquetFrames(self._sink, level, frame_bytes)
+        else:
+            self._frames = _JsonFrames(self._sink, format, level, frame_bytes)
+        self.write = self._frames.add
+
+    def write(self, row: Mapping) -> None:
+        """Add a row: a mapping with string keys, as `Document.to_dolma()` gives it."""
+        raise NotImplementedError  # replaced in __init__: the way of the format, without a call in between
+
+    def close(self) -> ShardFile:
+        """Write what is left, make it durable, and return what the file is. Calling it again changes nothing."""
+        if self.shard is None:
+            try:
+                frames = self._frames.finish()
+                self._sink.sync()
+            except OSError as error:
+                raise UserError("the shard cannot be written", where=self.path, value=error.strerror) from error
+            rows = sum(frame.rows for frame in frames)
+            self.shard = ShardFile(self.path, self._sink.bytes, self._sink.sha256, rows, frames)
+        return self.shard
+
+    def discard(self) -> None:
+        """Close and remove the file."""
+        self._sink.close()
+        with contextlib.suppress(FileNotFoundError):
+            self.path.unlink()
+
+    def __enter__(self) -> ShardWriter:
+        return self
+
+    def __exit__(self, kind, *exc) -> None:
+        if kind is None:
+            self.close()
+        else:
+            self.discard()
+
+
+def encode_row(row: Mapping) -> bytes:
+    """A row as one line of JSON in UTF-8, without the line end; every value reads back the same.
+
+    Raises:
+        UserError: a value that JSON cannot hold (NaN, a lone surrogate, a type of Python's).
+    """
+    try:
+        line = orjson.dumps(row, option=STRICT)
+    except TypeError:
+        line = None
+    # orjson writes NaN as null without a word; only a row with a null in it can hold one.
+    if line is None or b"null" in line:
+        try:
+            check_values(row)
+        except BadRow as bad:
+            raise UserError("the row cannot be written as JSON", where=bad.reason, value=bad.detail) from None
+        if line is None:  # integers beyond 64 bits
+            line = json.dumps(row, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    return line
+
+
+# Types that JSON does not know are refused, not turned into strings behind the caller's back.
+STRICT = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
+
+
+class _JsonFrames:
+    """JSON lines, collected to frames and compressed one frame at a time."""
+
+    def __init__(self, sink: _HashedFile, format: str, level: int, frame_bytes: int):
+        self._sink, self._compress = sink, _compressor(format, level)
+        self._frame_bytes, self._lines, self._size = frame_bytes, [], 0
+        self._frames: list[Frame] = []
+        self._first_row = 0
+
+    def add(self, row: Mapping) -> None:
+        line = encode_row(row)
+        self._lines.append(line)
+        self._size += len(line) + 1
+        if self._size >= self._frame_bytes:
+            self._flush()
+
+    def finish(self) -> list[Frame]:
+        # An empty shard is one empty frame: a valid archive, not a file of zero bytes.
+        if self._lines or not self._frames:
+            self._flush()
+        return self._frames
+
+    def _flush(self) -> None:
+        lines, self._lines, self._size = self._lines, [], 0
+        data = self._compress(b"\n".join([*lines, b""]) if lines else b"")
+        self._frames.append(Frame(self._sink.bytes, len(data), self._first_row, len(lines)))
+        self._first_row += len(lines)
+        self._sink.write(data)
+
+
+def _compressor(format: str, level: int):
+    if format == "jsonl.gz":
+        from isal import isal_zlib
+
+        return lambda data: isal_zlib.compress(data, level, 31)
+    import zstandard
+
+    return zstandard.ZstdCompressor(level=level, write_checksum=True, write_content_size=True).compress
+
+
+class _HashedFile:
+    """The file being written, hashed as the bytes pass; enough of a file for pyarrow."""
+
+    def __init__(self, path: Path):
+        self._file = path.open("wb", buffering=0)
+        self._digest = hashlib.sha256()
+        self.bytes = 0
+        self.closed = False
+
+    @property
+    def sha256(self) -> str:
+        return self._digest.hexdigest()
+
+    def write(self, data) -> int:
+        view = memoryview(data)
+        self._digest.update(view)
+        while view:
+            view = view[self._file.write(view) :]
+        self.bytes += len(data)
+        return len(data)
+
+    def tell(self) -> int:
+        return self.bytes
+
+    def flush(self) -> None:
+        pass
+
+    def sync(self) -> None:
+        os.fsync(self._file.fileno())
+        self.close()
+
+    def close(self) -> None:
+        self._file.close()
+        self.closed = True
