@@ -87,7 +87,8 @@ class Parameters:
         for strategy in self.strategies:
             at = self.where[f"ln R[{strategy}]"]
             k, rho, sigma, tail, worth, drift = (float(v) for v in theta[at : at + 6])
-            lnK = k - rho * (lnD - lnN) - sigma * lnN
+            # At the upper bound the tokens never fade: R* is infinite, not some number the bound stands for.
+            lnK = np.inf if k >= self.high[at] - 1e-6 else k - rho * (lnD - lnN) - sigma * lnN
             strategies[strategy] = Saturation(
                 lnK=float(lnK), rho=rho, sigma=sigma, tail=tail, worth=float(np.exp(worth)), drift=drift
             )

@@ -31,6 +31,6 @@ class LazyEtaGroup(click.Group):
 def eta() -> None:
     """Fit Compute-Data scaling laws and read advice from them.
 
-    L(N, D, D') = E + A/N^alpha + B/(D + eta D')^beta: N parameters, D fresh tokens, D' derived tokens, eta the
-    mean value of a derived token against a fresh one.
+    L(N, D, D') = E + A/N^alpha + B/(D + eta D')^beta: N parameters, D fresh tokens, D' derived tokens, eta the mean
+    value of a derived token against a fresh one.
     """
