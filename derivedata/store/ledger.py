@@ -1,0 +1,315 @@
+"""The ledger: from finished requests to a committed unit, exactly once, whoever is killed and whoever races.
+
+    journal segments -> decision (create-if-absent) -> files (create-if-absent) -> units part (create-if-absent)
+
+The decision settles which journalled outcome of each request counts, so that everything after it is a function of the
+decision alone and may be done by anyone, any number of times. The units part is the commit point.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+
+from derivedata.errors import UserError
+from derivedata.store import journal as journals
+from derivedata.store.adopt import adopt
+from derivedata.store.decision import ROOM, Decision, decision_path
+from derivedata.store.journal import Journal
+from derivedata.store.paths import Folder, Missing
+from derivedata.store.snapshots import Snapshots
+from derivedata.store.tables import (
+    BOOKS_KEY,
+    MANIFEST,
+    SHARDS,
+    UNITS,
+    Part,
+    ShardEntry,
+    part_path,
+    rows_to_table,
+    write_parquet,
+)
+from derivedata.store.units import Unit, is_unit_name, kinds_hash
+
+KINDS = f"{MANIFEST}/kinds"
+
+
+class AlreadyCommitted(Exception):
+    """Another writer committed the unit while we worked on it: drop what we have and go on with the next."""
+
+
+class Ledger:
+    """The progress of one output folder, as one writer sees and changes it. Holds no locks and needs none."""
+
+    def __init__(self, folder: Folder, writer: str | None = None) -> None:
+        self.folder = folder
+        self.writer = writer or journals.writer_name()
+        self.snapshots = Snapshots(folder)
+        self._kinds: dict[str, tuple[str, ...]] = {}
+
+    # -- what is there ------------------------------------------------------------------------------------------
+
+    def committed(self) -> list[Unit]:
+        """All committed units, sorted: one listing of the parts, the newest snapshot's names, the kinds files."""
+        return sorted(self._parse(name) for name in self.committed_names() if is_unit_name(name))
+
+    def committed_names(self, prefix: str = "") -> set[str]:
+        """Names of all parts that count (units and the parts of other stages) that begin with `prefix`."""
+        # Parts first: one that compaction removes between the two listings is in the snapshot read afterwards.
+        start, end = len(UNITS) + 1, -len(".parquet")
+        names = {path[start:end] for path in self.folder.names(f"{UNITS}/{prefix}") if path.endswith(".parquet")}
+        return names | {name for name in self.snapshots.covered() if name.startswith(prefix)}
+
+    def is_committed(self, name: str) -> bool:
+        """Whether the part `name` (a unit's name) counts."""
+        # In this order: compaction makes the snapshot durable before it removes the part.
+        return self.folder.exists(part_path("units", name)) or name in self.snapshots.covered()
+
+    def started(self) -> list[Unit]:
+        """Units with a journal or a decision that are not committed: give them to `units.missing`, and finish those
+        of `decisions()` first."""
+        names = {path.split("/")[1] for path in self.folder.names(f"{journals.ROOM}/")}
+        names |= set(self._decided_names())
+        names -= self.committed_names()
+        return sorted(self._parse(name) for name in names if is_unit_name(name))
+
+    def decisions(self) -> dict[Unit, Decision]:
+        """Decided units that are not committed; they need no model, only materialising. A decision that overlaps a
+        committed unit in part (two commands with unlike extents were killed) can't be committed and is forgotten."""
+        found = {}
+        committed = self.committed_names()
+        for name in self._decided_names():
+            if name in committed:
+                continue
+            decision = self._read_decision(name)
+            if decision is not None:
+                if self._overlapping(decision.unit, committed):
+                    self._clear(decision.unit)
+                else:
+                    found[decision.unit] = decision
+        return found
+
+    # -- the protocol -------------------------------------------------------------------------------------------
+
+    def journal(self, unit: Unit, **settings: object) -> Journal:
+        """The unit's journal, for this writer. Settings: seconds, max_bytes."""
+        self._publish_kinds(unit)
+        return Journal(self.folder, unit.name, self.writer, **settings)
+
+    def decide(self, unit: Unit, totals: Mapping | None = None, *, keys: int | None = None) -> Decision | None:
+        """Settle the outcome of a unit whose every request has a flushed record; None when it is committed already.
+
+        keys: how many keys the unit must have. The loser of a race gets the winner's decision.
+        Raises UserError when records are missing, or when another command works on documents of this unit.
+        """
+        if self.is_committed(unit.name):
+            self._clear(unit)
+            return None
+        self._publish_kinds(unit)
+        path = decision_path(unit.name)
+        segments, found = self._useful_segments(unit)
+        if keys is not None and found != keys:
+            if self.is_committed(unit.name):
+                return None
+            decision = self._read_decision(unit.name)
+            if decision is None:
+                raise UserError(
+                    f"unit {unit.name} has {found} finished requests of {keys}",
+                    where=self.folder.url_of(journals.ROOM),
+                    remedy="run the same command again",
+                )
+            return self._undisputed(decision)
+        decision = Decision(unit=unit, segments=segments, keys=found, totals=totals or {}, writer=self.writer)
+        created = self.folder.create(path, decision.to_json())
+        # The winner of an earlier race may have committed and cleared away between our look and our decision.
+        if self.is_committed(unit.name):
+            self._clear(unit)
+            return None
+        if not created:
+            settled = self._read_decision(unit.name)
+            if settled is None:
+                return None if self.is_committed(unit.name) else self.decide(unit, totals, keys=keys)
+            decision = settled
+        return self._undisputed(decision)
+
+    def records(self, decision: Decision) -> Iterator[dict]:
+        """The decided records, one a key. Raises AlreadyCommitted when another writer has finished the unit, UserError
+        when a decided segment is lost or torn."""
+        seen: set[str] = set()
+        for path in decision.segments:
+            try:
+                records = journals.read_segment(self.folder, path)
+            except Missing:
+                records = None
+            if records is None:
+                if self.is_committed(decision.unit.name):
+                    raise AlreadyCommitted(decision.unit.name)
+                raise UserError(
+                    "a decided journal segment is lost or torn",
+                    where=self.folder.url_of(path),
+                    remedy=f"remove {ROOM}/{decision.unit.name}.json to have its requests made again",
+                )
+            for record in records:
+                if record["key"] not in seen:
+                    seen.add(record["key"])
+                    yield record
+        if len(seen) != decision.keys:
+            raise UserError(
+                f"decided segments hold {len(seen)} keys instead of {decision.keys}",
+                where=self.folder.url_of(decision_path(decision.unit.name)),
+                remedy="remove that file to have its requests made again",
+            )
+
+    def commit(self, unit: Unit, part: Part, decision: Decision | None = None) -> bool:
+        """Create the unit's files and, last, its units part; then clear journal and decision away.
+
+        True: this call committed it. False: it was committed already. A stage whose result needs no journal commits
+        without a decision. Raises UserError when a file of the unit's name holds other documents.
+        """
+        if decision is not None and decision.unit != unit:
+            raise ValueError(f"decision of {decision.unit.name} for {unit.name}")
+        self._publish_kinds(unit)
+        other = self._overlapping(unit, self.committed_names(f"{unit.chunk:06d}."))
+        if other:
+            raise self._overlap(unit, other)
+        created = self.publish(unit.name, part)
+        self._clear(unit)
+        return created
+
+    def publish(self, name: str, part: Part) -> bool:
+        """Commit a part under any name (input inventories, stages without units); see `commit`."""
+        if self.is_committed(name):
+            return False
+        try:
+            shards = [self._create_shard(entry) for entry in part.shards]
+            for path, local in sorted(part.files.items()):
+                self._create_file(path, local)
+            for table, rows in sorted(part.tables.items()):
+                if rows.num_rows:
+                    self._create_table(part_path(table, name), write_parquet(rows))
+        except UserError:
+            if self.is_committed(name):
+                return False
+            raise
+        rows = rows_to_table([entry.row(name) for entry in shards], SHARDS)
+        return self.folder.create(part_path("units", name), write_parquet(rows, metadata={BOOKS_KEY: part.account()}))
+
+    def discard(self, unit: Unit) -> None:
+        """Forget a unit's finished requests and decision (never a commit)."""
+        self._clear(unit)
+
+    def sweep(self) -> int:
+        """Remove journals and decisions that committed units left because a writer was killed or late; how many."""
+        committed = self.committed_names()
+        left = {path.split("/")[1] for path in self.folder.names(f"{journals.ROOM}/")} & committed
+        for name in left:
+            self.folder.remove_tree(f"{journals.ROOM}/{name}")
+        decided = set(self._decided_names()) & committed
+        self.folder.remove_many([decision_path(name) for name in sorted(decided)])
+        self.folder.sweep_scratch()
+        return len(left | decided)
+
+    # -- inside -------------------------------------------------------------------------------------------------
+
+    def _useful_segments(self, unit: Unit) -> tuple[tuple[str, ...], int]:
+        """Segments that hold the first record of at least one key, and the number of keys."""
+        seen: set[str] = set()
+        useful = []
+        for path in journals.segments(self.folder, unit.name):
+            try:
+                records = journals.read_segment(self.folder, path)
+            except Missing:
+                continue
+            fresh = {record["key"] for record in records or ()} - seen
+            if fresh:
+                useful.append(path)
+                seen |= fresh
+        return tuple(useful), len(seen)
+
+    def _undisputed(self, decision: Decision) -> Decision:
+        """The decision, unless a unit that overlaps it in part is decided or committed: then two commands with unlike
+        extents write one output. Both write first and look afterwards, so at least one of them sees the other."""
+        unit = decision.unit
+        chunk = f"{unit.chunk:06d}."
+        other = self._overlapping(unit, self.committed_names(chunk) | set(self._decided_names(chunk)))
+        if other:
+            if decision.writer == self.writer:
+                self.folder.remove(decision_path(unit.name))
+            raise self._overlap(unit, other)
+        return decision
+
+    def _overlapping(self, unit: Unit, names: set[str]) -> str | None:
+        """One of `names` that shares keys with the unit and is not the unit itself."""
+        chunk = f"{unit.chunk:06d}."
+        for name in names:
+            if name.startswith(chunk) and name != unit.name and is_unit_name(name) and self._parse(name).overlaps(unit):
+                return name
+        return None
+
+    def _overlap(self, unit: Unit, other: str) -> UserError:
+        return UserError(
+            f"unit {unit.name} overlaps {other}, which another command made",
+            where=self.folder.url,
+            remedy="stop the other command and run this one again",
+        )
+
+    def _decided_names(self, prefix: str = "") -> list[str]:
+        start, end = len(ROOM) + 1, -len(".json")
+        return [p[start:end] for p in self.folder.names(f"{ROOM}/{prefix}") if p.endswith(".json")]
+
+    def _read_decision(self, name: str) -> Decision | None:
+        path = decision_path(name)
+        try:
+            return Decision.from_json(self.folder.read(path))
+        except Missing:
+            return None
+        except (ValueError, KeyError, TypeError) as error:
+            raise UserError(
+                "not a decision",
+                where=self.folder.url_of(path),
+                remedy="remove the file to have the unit decided again",
+            ) from error
+
+    def _create_shard(self, entry: ShardEntry) -> ShardEntry:
+        if self.folder.create_from(entry.path, entry.local):
+            return entry
+        return adopt(self.folder, entry)
+
+    def _create_file(self, path: str, local: os.PathLike) -> None:
+        if not self.folder.create_from(path, local):
+            with open(local, "rb") as file:
+                self._settle(path, file.read())
+
+    def _create_table(self, path: str, data: bytes) -> None:
+        if not self.folder.create(path, data):
+            self._settle(path, data)
+
+    def _settle(self, path: str, data: bytes) -> None:
+        # Nothing is committed yet, so a differing file is the same rows of another version, or a leftover of a decision
+        # that was withdrawn; ours follows from the decision that stands.
+        if self.folder.read(path) != data:
+            self.folder.replace(path, data)
+
+    def _clear(self, unit: Unit) -> None:
+        # The decision goes first: a decision without its segments would look like lost work.
+        self.folder.remove(decision_path(unit.name))
+        self.folder.remove_tree(f"{journals.ROOM}/{unit.name}")
+
+    def _publish_kinds(self, unit: Unit) -> None:
+        """Say in the output which kinds the unit's hash stands for, before anything has the unit's name."""
+        key = kinds_hash(unit.kinds)
+        if self._kinds.get(key) == unit.kinds:
+            return
+        path, data = f"{KINDS}/{key}.json", json.dumps(list(unit.kinds)).encode()
+        if not self.folder.create(path, data) and self.folder.read(path) != data:
+            raise UserError("two sets of styles have the same hash", where=self.folder.url_of(path), value=unit.kinds)
+        self._kinds[key] = unit.kinds
+
+    def _parse(self, name: str) -> Unit:
+        key = name.rpartition(".")[2]
+        if key not in self._kinds:
+            with contextlib.suppress(Missing, ValueError):  # Unit.parse says it
+                self._kinds[key] = tuple(json.loads(self.folder.read(f"{KINDS}/{key}.json")))
+        return Unit.parse(name, self._kinds)
