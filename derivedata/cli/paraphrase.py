@@ -1,0 +1,150 @@
+"""`derivedata paraphrase`: rewrite a corpus in several styles."""
+
+from __future__ import annotations
+
+import click
+
+from derivedata.cli.quantity import Quantity
+from derivedata.errors import UserError
+
+
+def model_options(command):
+    """The options of every command that has a model at work."""
+    for option in reversed(
+        [
+            click.option("--model", help="Hub id, folder, or smollm2-135m (the embedded default without a GPU)."),
+            click.option(
+                "--context",
+                type=click.IntRange(64),
+                default=4096,
+                show_default=True,
+                help="Tokens of prompt and answer.",
+            ),
+            click.option(
+                "--tensor-parallel", type=click.IntRange(1), default=1, show_default=True, help="GPUs a replica."
+            ),
+            click.option(
+                "--data-parallel", type=click.IntRange(1), help="Replicas. Default: visible GPUs / tensor-parallel."
+            ),
+            click.option("--max-num-seqs", type=click.IntRange(1), help="Requests the engine runs at once."),
+            click.option(
+                "--vllm-arg", "vllm_args", multiple=True, metavar="KEY=VALUE", help="Passed to vLLM. Repeatable."
+            ),
+            click.option("--trust-remote-code", is_flag=True, help="Run code from the model's repository."),
+        ]
+    ):
+        command = option(command)
+    return command
+
+
+@click.command()
+@click.argument("corpus", nargs=-1, required=True)
+@click.option("-o", "--output", required=True, help="Folder or URL that receives the derived corpus.")
+@click.option(
+    "--style", "styles", multiple=True, help="Name or file of a style. Repeatable. Default: the four shipped."
+)
+@click.option("--every-style", is_flag=True, help="Each document in each style (the default).")
+@click.option("--style-mix", metavar="S=W,...", help="One style a document and rewrite, drawn with these weights.")
+@click.option(
+    "--rewrites", type=click.IntRange(1), default=1, show_default=True, help="Samples of each document and style."
+)
+@click.option("--tokens", type=Quantity(), help="Stop at so many derived tokens, e.g. 500M.")
+@click.option("--documents", type=click.IntRange(1), help="Use so many source documents.")
+@model_options
+@click.option("--tokenizer", help="Folder or hub id of the tokenizer that counts. Default: the model's.")
+@click.option("--temperature", type=float, help="Default: each style's own.")
+@click.option("--top-p", type=float, help="Default: each style's own.")
+@click.option("--max-tokens", type=click.IntRange(1), help="New tokens of a generation. Default: each style's own.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of the order and of every sample.")
+@click.option("--filter", "filter_", metavar="MODULE:FUNCTION", help="Asked about each generation before it is kept.")
+@click.option(
+    "--format",
+    "format_",
+    type=click.Choice(["jsonl.zst", "jsonl.gz", "parquet"]),
+    default="jsonl.zst",
+    show_default=True,
+    help="Of the shards.",
+)
+@click.option(
+    "--chunk-size", type=Quantity(), default=128e6, help="Bytes of source text committed at once. [default: 128M]"
+)
+@click.option("--tasks", type=click.IntRange(1), default=1, show_default=True, help="Datatrove tasks.")
+@click.option("--workers", type=click.IntRange(1), help="Tasks at a time. Default: all.")
+@click.option("--max-bad-input", default="5%", show_default=True, help="Share of input rows that may be rejected.")
+@click.option("--dry-run", is_flag=True, help="Say what it would do and how long that takes.")
+@click.option("--rate", type=Quantity(), help="With --dry-run: new tokens a second to reckon with.")
+@click.option("--restart", is_flag=True, help="Throw away what OUTPUT holds and start over.")
+def paraphrase(
+    corpus, output, dry_run, rate, every_style, style_mix, styles, filter_, format_, max_bad_input, **options
+):
+    """Rewrite the documents of CORPUS (Dolma folders, files or patterns) with a model.
+
+    Run again after an interruption it goes on where it was; with more --tokens, --documents, --rewrites or another
+    --style it extends the output.
+    """
+    if every_style and style_mix:
+        raise UserError("--every-style and --style-mix exclude each other", remedy="give one of them")
+    if rate and not dry_run:
+        raise UserError("--rate needs --dry-run")
+    from derivedata.cli import show
+    from derivedata.pipelines.run import ParaphraseOptions, dry_run_paraphrase, paraphrase_corpus
+
+    settings = ParaphraseOptions(
+        corpus=corpus,
+        output=output,
+        styles=styles,
+        style_mix=parse_mix(style_mix) if style_mix else None,
+        filter=filter_,
+        format=format_,
+        max_bad_input=parse_share(max_bad_input, "--max-bad-input"),
+        vllm_args=tuple(parse_pair(pair, "--vllm-arg") for pair in options.pop("vllm_args")),
+        tokens=_whole(options.pop("tokens")),
+        chunk_bytes=_whole(options.pop("chunk_size")),
+        **options,
+    )
+    if dry_run:
+        show.forecast(dry_run_paraphrase(settings, rate=rate))
+        return
+    with show.Narrator() as narrator:
+        summary = paraphrase_corpus(settings, narrator)
+    show.outcome(summary)
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else round(value)
+
+
+def parse_pair(text: str, option: str) -> tuple[str, str]:
+    """KEY=VALUE as a pair."""
+    key, equals, value = text.partition("=")
+    if not equals or not key.strip():
+        raise UserError("must be key=value", where=option, value=text)
+    return key.strip(), value.strip()
+
+
+def parse_mix(text: str) -> dict[str, float]:
+    """Weights of a style mix: question=1,math=1,faq=2."""
+    mix: dict[str, float] = {}
+    for part in text.split(","):
+        name, value = parse_pair(part, "--style-mix")
+        try:
+            weight = float(value)
+        except ValueError:
+            weight = -1.0
+        if not 0 < weight < float("inf"):
+            raise UserError("a weight must be a number above 0", where="--style-mix", value=part)
+        if name in mix:
+            raise UserError("names a style twice", where="--style-mix", value=name)
+        mix[name] = weight
+    return mix
+
+
+def parse_share(text: str, option: str) -> float:
+    """A share from 0 to 1, written 5% or 0.05."""
+    try:
+        share = float(text[:-1]) / 100 if text.endswith("%") else float(text)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share <= 1:
+        raise UserError("must be a share such as 5% or 0.05", where=option, value=text)
+    return share

@@ -1,0 +1,25 @@
+"""Hands an endpoint from the command to its tasks: a private file, so that its key never stands in a command line, an
+environment, or what Datatrove saves of a pipeline."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+from derivedata.errors import UserError
+from derivedata.generation.request import Endpoint
+
+
+def write_endpoint(path: str | Path, endpoint: Endpoint) -> None:
+    """Write the file, readable by its owner alone."""
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        json.dump({"url": endpoint.url, "model": endpoint.model, "api_key": endpoint.api_key}, file)
+
+
+def read_endpoint(path: str | Path) -> Endpoint:
+    """The endpoint that `write_endpoint` wrote."""
+    try:
+        return Endpoint(**json.loads(Path(path).read_text()))
+    except (OSError, ValueError, TypeError) as error:
+        raise UserError("no endpoint in this file", where=path, value=type(error).__name__) from None

@@ -1,0 +1,315 @@
+"""A Datatrove step that sends requests to a model server and commits what comes back exactly once.
+
+`DerivationStage` is the loop that paraphrase (and every later stage that generates) shares: read a unit of work, make
+its requests ahead of time, keep the server full across unit boundaries, journal every finished request, and commit a
+unit when each of its requests has an outcome. What is asked and what an answer means is the subclass's.
+
+A kill at any moment costs the requests in flight and at most one journal segment; started again, the stage goes on
+from the journal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from datatrove.pipeline.base import PipelineStep
+from derivedata.pipelines.progress import RankProgress
+
+from derivedata.generation.client import Client, Completion, Failure, Request, Sampling, generate
+from derivedata.generation.endpoint import read_endpoint
+from derivedata.store.ledger import AlreadyCommitted, Decision, Ledger
+from derivedata.store.paths import Folder
+from derivedata.store.tables import Part
+from derivedata.store.units import Unit
+
+PREPARE = 32  # items whose requests are made at once, in a thread, while the ones before are being answered
+
+
+@dataclass(kw_only=True, slots=True)
+class Planned:
+    """One key that must have an outcome: a request to send, or an outcome that is known without one."""
+
+    key: str
+    position: int  # of its document in the unit's order
+    prompt: list[int] | None = None
+    sampling: Sampling | None = None
+    seed: int = 0
+    outcome: dict[str, Any] | None = None  # known without a request (skipped)
+    info: dict[str, Any] = field(default_factory=dict)  # goes into the record
+    source_text: str = ""  # what the answer is judged against; not recorded
+
+
+class UnitRun:
+    """A unit on its way: what is planned, what has an outcome, and the tokens of the finished prefix."""
+
+    def __init__(self, unit: Unit, journal, found: dict[str, dict[str, Any]]):
+        self.unit, self.journal = unit, journal
+        self.found = found  # outcomes that an earlier run journalled, by key
+        self.open: Counter[int] = Counter()  # position -> keys without an outcome
+        self.tokens: Counter[int] = Counter()  # position -> accepted tokens
+        self.planned = 0
+        self.fed = unit.first  # positions before this have all their keys planned
+        self.finished_feeding = False
+        self._prefix = [0, unit.first]
+
+    def plan(self, planned: Planned) -> None:
+        self.planned += 1
+        self.open[planned.position] += 1
+
+    def settle(self, position: int, record: dict[str, Any]) -> None:
+        self.open[position] -= 1
+        if not self.open[position]:
+            del self.open[position]
+        self.tokens[position] += record["tokens"] if record["outcome"] == "accepted" else 0
+
+    @property
+    def complete(self) -> bool:
+        return self.finished_feeding and not self.open
+
+    def prefix_tokens(self) -> tuple[int, int]:
+        """Accepted tokens of the positions before the first open one, and that position."""
+        tokens, end = self._prefix
+        while end < self.fed and end not in self.open:
+            tokens, end = tokens + self.tokens[end], end + 1
+        self._prefix = [tokens, end]
+        return tokens, end
+
+
+class DerivationStage(PipelineStep):
+    """Base of the stages that generate. Yields the documents of each unit as it is committed by this rank."""
+
+    type = "🧬 - DERIVE"
+
+    def __init__(self, *, output: str, endpoint_file: str, window: int, run_id: str):
+        super().__init__()
+        self.output, self.endpoint_file, self.window, self.run_id = output, endpoint_file, window, run_id
+        self.emitted: queue.SimpleQueue | None = None  # while a rank runs: documents of committed units
+
+    @cached_property
+    def folder(self) -> Folder:
+        return Folder(self.output)
+
+    # What a subclass says.
+
+    @abstractmethod
+    def missing(self, ledger: Ledger) -> list[Unit]:
+        """The units that are still to be generated, by all ranks together, in the seeded order."""
+
+    @abstractmethod
+    def load(self, unit: Unit) -> Sequence[Any]:
+        """The items of a unit, in order."""
+
+    @abstractmethod
+    def plan(self, unit: Unit, items: Sequence[Any], first: int) -> list[Planned]:
+        """Every key of these items (positions from `first`); runs in a thread, may tokenise."""
+
+    @abstractmethod
+    def judge(self, planned: Planned, completion: Completion) -> dict[str, Any]:
+        """The outcome of an answered request: at least `outcome` (accepted | rejected), `tokens`, and `reason`."""
+
+    @abstractmethod
+    def part(
+        self, unit: Unit, items: Sequence[Any], records: list[dict[str, Any]], outside: int, scratch: Path
+    ) -> Part:
+        """What the unit puts into the output; the same records must give the same bytes.
+
+        Args:
+            unit: what is committed.
+            items: its items, in order.
+            records: their outcomes, in any order.
+            outside: how many outcomes lie beyond the budget.
+            scratch: a folder for files.
+        """
+
+    def admit(self, run: UnitRun) -> bool | None:
+        """Whether the next items are wanted: yes, no for good, or None for not known before more is finished."""
+        return True
+
+    def finish(self, ledger: Ledger, run: UnitRun) -> None:
+        """Decide and commit a unit whose keys all have an outcome."""
+        if (decision := self.decide(ledger, run)) is not None:
+            self.commit(ledger, decision.unit, decision)
+
+    def finish_decided(self, ledger: Ledger) -> None:
+        """Commit what an earlier run decided and didn't get to commit; needs no model."""
+        for unit, decision in ledger.decisions().items():
+            self.commit(ledger, unit, decision)
+
+    def decide(self, ledger: Ledger, run: UnitRun) -> Decision | None:
+        """Settle which outcomes count; None when another writer has committed the unit."""
+        totals = {"tokens": sum(run.tokens.values()), "fed": run.fed}
+        return ledger.decide(run.unit, totals, keys=run.planned)
+
+    def emit(self, part: Part) -> Iterable[Any]:
+        """Datatrove documents of a committed part, for the steps that follow."""
+        return ()
+
+    # The loop.
+
+    def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> Iterator[Any]:
+        if data:
+            yield from data
+        self.emitted = queue.SimpleQueue()
+        self.progress = RankProgress(self.folder, rank)
+        loop_ready, box = threading.Event(), {}
+
+        def work() -> None:
+            async def main() -> None:
+                box["loop"], box["task"] = asyncio.get_running_loop(), asyncio.current_task()
+                loop_ready.set()
+                await self._work(rank, world_size)
+
+            try:
+                asyncio.run(main())
+                self.emitted.put(None)
+            except BaseException as error:
+                self.emitted.put(error)
+            finally:
+                loop_ready.set()
+
+        # The event loop has a thread of its own, so that this one can hand documents on and hear Ctrl-C.
+        thread = threading.Thread(target=work, name=f"derive-{rank}", daemon=True)
+        with self.track_time("rank"):
+            thread.start()
+            try:
+                while (item := self.emitted.get()) is not None:
+                    if isinstance(item, BaseException):
+                        raise item
+                    yield from item
+            except BaseException:
+                loop_ready.wait()
+                if thread.is_alive() and "task" in box:
+                    box["loop"].call_soon_threadsafe(box["task"].cancel)
+                raise
+            finally:
+                thread.join()
+                self.progress.close()
+
+    async def _work(self, rank: int, world_size: int) -> None:
+        self._ledger = Ledger(self.folder)
+        self._runs: list[UnitRun] = []
+        self._changed, self._committing = asyncio.Event(), asyncio.Lock()
+        endpoint = read_endpoint(self.endpoint_file)
+        try:
+            # A group, so that a failed commit ends the rank now and not when the last unit is done.
+            async with asyncio.TaskGroup() as self._tasks, Client(endpoint, window=self.window) as client:
+                await generate(client, self._feed(rank, world_size), self._on_done)
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from None
+        finally:
+            # However this ends, what is finished is kept.
+            for run in self._runs:
+                run.journal.close()
+
+    async def _feed(self, rank: int, world_size: int) -> AsyncIterator[Request]:
+        units = await asyncio.to_thread(self.missing, self._ledger)
+        # By chunk, so that what belongs to a chunk is made by one rank, whatever of it is missing.
+        for unit in (unit for unit in units if unit.chunk % world_size == rank):
+            items = await asyncio.to_thread(self.load, unit)
+            journal = self._ledger.journal(unit)
+            found = {record["key"]: record for record in await asyncio.to_thread(list, journal.records())}
+            run = UnitRun(unit, journal, found)
+            self._runs.append(run)
+            wanted = True
+            async for position, planned in self._planned(unit, items):
+                if not (wanted := await self._admitted(run)):
+                    break
+                for one in planned:
+                    run.plan(one)
+                run.fed = position + 1
+                for one in planned:
+                    if (record := run.found.pop(one.key, None)) is not None:
+                        self._settle(run, one, record, journalled=True)
+                    elif one.outcome is not None:
+                        self._settle(run, one, {"key": one.key, "tokens": 0, **one.outcome})
+                    else:
+                        yield Request(
+                            key=one.key, prompt=one.prompt, sampling=one.sampling, seed=one.seed, tag=(run, one)
+                        )
+            run.finished_feeding = True
+            self._maybe_finish(run)
+            if not wanted:
+                return
+
+    async def _planned(self, unit: Unit, items: Sequence[Any]) -> AsyncIterator[tuple[int, list[Planned]]]:
+        """Position by position, what is planned for it; the next batch is made while this one is answered."""
+        ahead = self._plan_ahead(unit, items, unit.first)
+        first = unit.first
+        while first < unit.stop:
+            batch = await ahead
+            stop = min(first + PREPARE, unit.stop)
+            if stop < unit.stop:
+                ahead = self._plan_ahead(unit, items, stop)
+            by_position: dict[int, list[Planned]] = {position: [] for position in range(first, stop)}
+            for planned in batch:
+                by_position[planned.position].append(planned)
+            for position, planned in by_position.items():
+                yield position, planned
+            first = stop
+
+    def _plan_ahead(self, unit: Unit, items: Sequence[Any], first: int) -> asyncio.Future:
+        batch = items[first - unit.first : min(first + PREPARE, unit.stop) - unit.first]
+        return asyncio.ensure_future(asyncio.to_thread(self.plan, unit, batch, first))
+
+    async def _admitted(self, run: UnitRun) -> bool:
+        while (answer := self.admit(run)) is None:
+            self._changed.clear()
+            await self._changed.wait()
+        return answer
+
+    def _on_done(self, request: Request, result: Completion | Failure) -> None:
+        run, planned = request.tag
+        if isinstance(result, Failure):
+            record = {"outcome": "rejected", "reason": result.reason, "detail": result.detail, "text": "", "tokens": 0}
+        else:
+            record = self.judge(planned, result)
+        self._settle(run, planned, {"key": planned.key, **record})
+        self._maybe_finish(run)
+
+    def _settle(self, run: UnitRun, planned: Planned, record: dict[str, Any], journalled: bool = False) -> None:
+        record = {"position": planned.position, **planned.info, "run_id": self.run_id, **record}
+        if not journalled:
+            run.journal.append(record)
+        run.settle(planned.position, record)
+        self.progress.count(record, fresh=not journalled)
+        if not journalled:
+            self.stat_update(record["outcome"])
+        self._changed.set()
+
+    def _maybe_finish(self, run: UnitRun) -> None:
+        if run.complete and run in self._runs:
+            self._runs.remove(run)
+            self._tasks.create_task(self._finish(run))
+
+    async def _finish(self, run: UnitRun) -> None:
+        # One at a time: a budget is settled in the order of the chunks.
+        async with self._committing:
+            await asyncio.to_thread(run.journal.close)
+            await asyncio.to_thread(self.finish, self._ledger, run)
+            self.progress.committed()
+
+    def commit(self, ledger: Ledger, unit: Unit, decision: Decision) -> None:
+        """Materialise `unit`, the decision's or the part of it that a budget leaves, from the decided records."""
+        inside, outside = [], 0
+        try:
+            for record in ledger.records(decision):
+                if unit.first <= record["position"] < unit.stop:
+                    inside.append(record)
+                else:
+                    outside += 1
+        except AlreadyCommitted:
+            return
+        with self.folder.scratch() as scratch:
+            part = self.part(unit, self.load(unit), inside, outside, scratch)
+            documents = list(self.emit(part)) if self.emitted else []
+            if ledger.commit(unit, part, decision) and self.emitted:
+                self.emitted.put(documents)

@@ -1,0 +1,313 @@
+"""Rewrite every document of a corpus in one or more styles: `derivedata paraphrase CORPUS -o OUT`.
+
+`ParaphraseStage` is the Datatrove step; `derivedata.pipelines.run` starts the server and drives it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from derivedata.generation.filters import judge
+from derivedata.pipelines.budgeted import BudgetedStage
+from derivedata.pipelines.derivation import Planned
+from derivedata.pipelines.derived import DerivedPart
+from derivedata.pipelines.source import Chunk, Source, open_source
+
+from derivedata.corpus.files import CorpusFile
+from derivedata.errors import UserError
+from derivedata.generation.client import Completion, Sampling
+from derivedata.generation.prompt import Piece, PromptBuilder
+from derivedata.generation.seeds import request_seed, unit_interval
+from derivedata.generation.style import Style, resolve_fallbacks
+from derivedata.generation.tokenizer import Tokenizer, load_tokenizer
+from derivedata.store.ledger import Ledger
+from derivedata.store.tables import Part
+from derivedata.store.units import Unit, missing
+
+if TYPE_CHECKING:
+    from derivedata.corpus.document import Document
+
+FIRST_JUDGED = 200  # generations after which a run that is nearly all rejects is ended
+HOPELESS = 0.9
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ParaphraseConfig:
+    """What determines the texts of a paraphrased corpus, and how much of it is wanted."""
+
+    styles: tuple[Style, ...]
+    mix: Mapping[str, float] | None = None  # style -> weight; one style a document and rewrite, drawn from the seed
+    rewrites: int = 1  # samples of every document and style
+    tokens: int | None = None  # accepted derived tokens wanted, of `tokenizer`
+    documents: int | None = None  # source documents wanted
+    model: str = ""  # folder of the model
+    model_name: str = ""  # what people call it
+    model_revision: str = ""
+    tokenizer: str = ""  # folder or name of the tokenizer that counts
+    tokenizer_name: str = ""
+    context: int = 4096  # tokens of prompt and answer
+    temperature: float | None = None  # None: each style's own
+    top_p: float | None = None
+    max_tokens: int | None = None
+    seed: int = 0
+    filter: str | None = None  # module:function, asked before a generation is accepted
+    format: str = "jsonl.zst"
+    added: str = ""  # time stamp of the first run, in every derived document
+
+    def sampling(self, style: Style) -> Sampling:
+        """The style's own sampling with what the run overrides."""
+        own = style.sampling
+        return Sampling(
+            temperature=own.temperature if self.temperature is None else self.temperature,
+            top_p=own.top_p if self.top_p is None else self.top_p,
+            top_k=own.top_k,
+            max_tokens=own.max_tokens if self.max_tokens is None else self.max_tokens,
+        )
+
+
+class ParaphraseStage(BudgetedStage):
+    """Send each document in each style to the server; judge, journal and commit what comes back."""
+
+    name = "✍ Paraphrase"
+
+    def __init__(self, *, config: ParaphraseConfig, files: Sequence[CorpusFile], **kwargs: Any):
+        super().__init__(**kwargs)
+        self.config, self.files = config, list(files)
+        self.judged: list[bool] = []
+        self._prompts: dict[str | None, PromptBuilder] = {}
+
+    @cached_property
+    def source(self) -> Source:
+        return open_source(self.folder, self.files, seed=self.config.seed)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        return load_tokenizer(self.config.model, self.config.model_name)
+
+    @cached_property
+    def counter(self) -> Tokenizer:
+        """The tokenizer that counts derived tokens."""
+        if self.config.tokenizer == self.config.model:
+            return self.tokenizer
+        return load_tokenizer(self.config.tokenizer, self.config.tokenizer_name)
+
+    def prompts(self, style: Style) -> PromptBuilder:
+        """The prompt builder for the style's system text."""
+        if style.system not in self._prompts:
+            self._prompts[style.system] = PromptBuilder(self.tokenizer, system=style.system)
+        return self._prompts[style.system]
+
+    @cached_property
+    def styles(self) -> dict[str, Style]:
+        """All styles that may be used, fallbacks included, by name."""
+        styles = {style.name: style for style in self.config.styles}
+        for style in self.config.styles:
+            styles.update({fallback.name: fallback for fallback in resolve_fallbacks(style, styles)})
+        return styles
+
+    @cached_property
+    def user_filter(self) -> Callable[[Any], Any] | None:
+        return load_filter(self.config.filter) if self.config.filter else None
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        return tuple(style.name for style in self.config.styles)
+
+    # Which units.
+
+    @property
+    def tokens_wanted(self) -> int | None:
+        return self.config.tokens
+
+    def usable(self, chunk: Chunk) -> int:
+        if self.config.documents is None:
+            return chunk.documents
+        return max(0, min(chunk.documents, self.config.documents - chunk.before))
+
+    def expected_tokens(self) -> float:
+        styles = self.config.styles
+        mean = sum(self.config.sampling(style).max_tokens for style in styles) / len(styles)
+        return 0.5 * mean * self.config.rewrites * (1 if self.config.mix else len(styles))
+
+    def missing(self, ledger: Ledger) -> list[Unit]:
+        self.budget = self.open_budget(ledger)
+        if self.tokens_wanted is not None and self.budget.reached():
+            usable = [chunk.frontier for chunk in self.budget.chunks]
+        else:
+            usable = [chunk.documents for chunk in self.budget.chunks]
+        committed: dict[int, list[Unit]] = {}
+        for unit in ledger.committed():
+            committed.setdefault(unit.chunk, []).append(unit)
+        started: dict[int, list[Unit]] = {}
+        for unit in ledger.started():
+            started.setdefault(unit.chunk, []).append(unit)
+        found = []
+        for chunk, documents in enumerate(usable):
+            for unit in missing(
+                committed.get(chunk, []),
+                chunk=chunk,
+                documents=documents,
+                kinds=self.kinds,
+                rewrites=self.config.rewrites,
+                started=started.get(chunk, []),
+            ):
+                if not (self.grows(unit) and self.budget.chunks[chunk].decided is not None):
+                    found.append(unit)
+        return found
+
+    def load(self, unit: Unit) -> Sequence[Document]:
+        return self.source.read(self.source.chunks[unit.chunk])[unit.first : unit.stop]
+
+    # What is asked.
+
+    def plan(self, unit: Unit, items: Sequence[Document], first: int) -> list[Planned]:
+        counts = self.tokenizer.count([document.text for document in items])
+        planned: list[Planned] = []
+        for offset, (document, tokens) in enumerate(zip(items, counts, strict=True)):
+            planned += self._plan_document(unit, document, tokens, first + offset)
+        return planned
+
+    def _plan_document(self, unit: Unit, document: Document, tokens: int, position: int) -> list[Planned]:
+        planned = []
+        for rewrite in range(unit.low, unit.high):
+            for kind in self._kinds_for(unit, document, rewrite):
+                style, reason = self._suitable(self.styles[kind], document, tokens)
+                info = {"uid": document.uid, "kind": kind, "style": style.name, "rewrite": rewrite}
+                if reason:
+                    key = _key(document.uid, kind, rewrite, 0)
+                    outcome = {"outcome": "skipped", "reason": reason}
+                    planned.append(Planned(key=key, position=position, outcome=outcome, info={**info, "piece": 0}))
+                    continue
+                sampling = self.config.sampling(style)
+                builder = self.prompts(style)
+                for piece in self._pieces(builder, style, document, rewrite, sampling.max_tokens):
+                    prompt = builder.join(piece.tokens, style.instruction)
+                    planned.append(
+                        Planned(
+                            key=_key(document.uid, kind, rewrite, piece.index),
+                            position=position,
+                            prompt=prompt,
+                            sampling=sampling,
+                            seed=request_seed(self.config.seed, document.uid, kind, rewrite, piece.index),
+                            info={**info, "piece": piece.index},
+                            source_text=piece.text,
+                        )
+                    )
+        # Pieces outermost and styles innermost: what shares a prefix is sent together and finds it cached.
+        planned.sort(key=lambda one: (one.info["piece"], one.info["rewrite"]))
+        return planned
+
+    def _pieces(
+        self, builder: PromptBuilder, style: Style, document: Document, rewrite: int, max_tokens: int
+    ) -> list[Piece]:
+        room = builder.budget(style.instruction, context=self.config.context, max_tokens=max_tokens)
+        limit = min(room, style.source.max_tokens or room)
+        draw = unit_interval(self.config.seed, "window", document.uid, style.name, rewrite)
+        return builder.split_document(document.text, limit, style.on_long, draw=draw)
+
+    def _kinds_for(self, unit: Unit, document: Document, rewrite: int) -> Sequence[str]:
+        if self.config.mix is None:
+            return unit.kinds
+        draw = unit_interval(self.config.seed, "style", document.uid, rewrite) * sum(self.config.mix.values())
+        for name, weight in self.config.mix.items():
+            draw -= weight
+            if draw < 0:
+                return (name,)
+        return (name,)
+
+    def _suitable(self, style: Style, document: Document, tokens: int) -> tuple[Style, str | None]:
+        reason = style.unsuitable(document.text, tokens)
+        # With a mix the fallback takes the style's place; with every style it takes part already.
+        if reason and self.config.mix is not None and reason.startswith("too_few"):
+            for fallback in resolve_fallbacks(style, self.styles):
+                if fallback.unsuitable(document.text, tokens) is None:
+                    return fallback, None
+        return style, reason
+
+    # What comes back.
+
+    def judge(self, planned: Planned, completion: Completion) -> dict[str, Any]:
+        style, source_text = self.styles[planned.info["style"]], planned.source_text
+        verdict = judge(completion.text, source_text, style, completion.finish_reason)
+        accepted, reason, detail = verdict.accepted, verdict.reason, verdict.detail
+        record = {
+            "seed": planned.seed,
+            "prompt_sha256": hashlib.sha256(orjson.dumps(planned.prompt)).hexdigest(),
+            "finish_reason": completion.finish_reason,
+            "prompt_tokens": completion.prompt_tokens,
+            "completion_tokens": completion.completion_tokens,
+            "changes": list(verdict.changes),
+        }
+        if accepted and self.user_filter is not None:
+            accepted, reason, detail = self._ask_user(planned, verdict.text, source_text)
+        self._give_up_when_hopeless(accepted, reason)
+        if not accepted:
+            text = completion.text
+            return {**record, "outcome": "rejected", "reason": reason, "detail": detail, "text": text, "tokens": 0}
+        return {**record, "outcome": "accepted", "text": verdict.text, "tokens": self.counter.count([verdict.text])[0]}
+
+    def _ask_user(self, planned: Planned, text: str, source_text: str) -> tuple[bool, str | None, str | None]:
+        from datatrove.data import Document as DatatroveDocument
+
+        metadata = {**planned.info, "source_text": source_text}
+        answer = self.user_filter(DatatroveDocument(text=text, id=planned.key, metadata=metadata))
+        kept, detail = answer if isinstance(answer, tuple) else (answer, None)
+        return (True, None, None) if kept else (False, "filter", str(detail or self.config.filter))
+
+    def _give_up_when_hopeless(self, accepted: bool, reason: str | None) -> None:
+        if len(self.judged) >= FIRST_JUDGED:
+            return
+        self.judged.append(accepted)
+        if len(self.judged) == FIRST_JUDGED and self.judged.count(False) > HOPELESS * FIRST_JUDGED:
+            reasons = ", ".join(f"{name} {count}" for name, count in self.progress.reasons.most_common(3))
+            raise UserError(
+                f"{self.judged.count(False)} of the first {FIRST_JUDGED} generations were rejected ({reasons})",
+                where=self.output,
+                remedy="look at them in journal/, then change the style, the model or the sampling",
+            )
+
+    # What is committed.
+
+    def part(
+        self, unit: Unit, items: Sequence[Document], records: list[dict[str, Any]], outside: int, scratch: Path
+    ) -> Part:
+        built = DerivedPart(self.config, self.styles, unit, items, scratch)
+        for record in sorted(records, key=_order):
+            built.add(record)
+        return built.close(outside)
+
+
+def _key(uid: str, kind: str, rewrite: int, piece: int) -> str:
+    return f"{uid}/{kind}/{rewrite}/{piece}"
+
+
+def _order(record: Mapping[str, Any]) -> tuple:
+    return record["position"], record["kind"], record["rewrite"], record["piece"]
+
+
+def load_filter(name: str) -> Callable[[Any], Any]:
+    """The function that `module:function` names.
+
+    Raises:
+        UserError: it can't be imported or called.
+    """
+    module, _, attribute = name.partition(":")
+    try:
+        function = getattr(importlib.import_module(module), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UserError(
+            f"can't be imported: {error}",
+            where="--filter",
+            value=name,
+            remedy="write module:function, with the module on PYTHONPATH",
+        ) from None
+    if not callable(function):
+        raise UserError("is not a function", where="--filter", value=name)
+    return function
