@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass
+from importlib.resources import files
+
+import numpy as np
 
 from derivedata.errors import UserError
+from derivedata.scaling.ensemble import Ensemble
+from derivedata.scaling.form import FORMS
 from derivedata.scaling.law import Law, Saturation, Support
+from derivedata.scaling.model import Centre, Parameters
 
 _QIN_SUPPORT = Support(N=(14e6, 600e6), tpp=(1.0, 320.0), x={"repeat": 63.0, "paraphrase": 20.5})
 
@@ -86,3 +93,26 @@ def load_preset(name: str) -> Law:
     if name not in PRESETS:
         raise UserError("no such law", value=name, remedy=f"known are {', '.join(PRESETS)}, or a file of `eta fit`")
     return PRESETS[name].law
+
+
+def preset_ensemble(name: str) -> Ensemble:
+    """A published law with draws of it where there are some (qin2026-n370), without intervals otherwise.
+
+    The draws are 400 cluster-bootstrap refits of the authors' 355 kept runs, moved so that they centre on the published
+    constants (`python -m tests.bench.eta_presets` makes them).
+    """
+    law = load_preset(name)
+    drawn = files("derivedata.scaling") / "presets" / f"{name}.json"
+    if not drawn.is_file():
+        return Ensemble(law=law)
+    data = json.loads(drawn.read_text())
+    parameters = Parameters(FORMS["published"], tuple(data["strategies"]), Centre(**data["centre"]))
+    free = np.isin(parameters.names, data["parameters"])
+    theta = np.repeat(parameters.from_law(law)[None], len(data["draws"]), axis=0)
+    theta[:, free] = data["draws"]
+    rest = {"name": law.name, "n_definition": law.n_definition, "support": law.support}
+    return Ensemble(
+        law=law,
+        draws=tuple(parameters.to_law(vector, **rest) for vector in theta),
+        interval="95% bootstrap over the (N, D) cells of the 355 runs",
+    )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -51,6 +51,19 @@ class Runs:
             put(self, "cluster", np.unique(np.asarray(self.cluster).astype(str), return_inverse=True)[1])
         put(self, "seed", np.full(count, None, object) if self.seed is None else np.asarray(self.seed, object))
         put(self, "row", np.arange(1, count + 1) if self.row is None else np.asarray(self.row, int))
+
+    @classmethod
+    def of_columns(cls, columns: Mapping[str, NDArray], n_definition: str = N_NOMINAL) -> Runs:
+        """From columns n_params, fresh_tokens, derived_tokens, strategy, loss and, if given, seed, weight, cluster."""
+        return cls(
+            N=columns["n_params"],
+            D=columns["fresh_tokens"],
+            Dp=columns["derived_tokens"],
+            loss=columns["loss"],
+            strategy=columns["strategy"],
+            n_definition=n_definition,
+            **{name: columns.get(name) for name in ("weight", "cluster", "seed")},
+        )
 
     def __len__(self) -> int:
         return len(self.N)

@@ -1,0 +1,69 @@
+"""What the eta commands read: tables of runs, and laws by preset name or fit file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from derivedata.errors import UserError
+
+if TYPE_CHECKING:
+    from derivedata.scaling.ensemble import Ensemble
+    from derivedata.scaling.fitted import Fit
+    from derivedata.scaling.runs import Runs
+
+
+def read_runs(
+    path: str | Path, *, n_column: str | None = None, n_definition: str | None = None, vocabulary: int | None = None
+) -> tuple[Runs, list[str]]:
+    """Runs of a table, checked, and what to say about them (worked-out columns, rows left out, doubts)."""
+    from derivedata.scaling.diagnostics import check_runs
+    from derivedata.scaling.runs import Runs
+    from derivedata.store.runs_table import read_runs_table
+
+    table = read_runs_table(path, n_column=n_column)
+    meaning = n_definition or f"column {n_column or 'n_params'} as the table gives it"
+    runs, notes = check_runs(Runs.of_columns(table.columns, meaning), vocabulary)
+    return runs, [*table.notes, *notes]
+
+
+def read_fit(path: str | Path) -> Fit:
+    """The fit in a file of `derivedata eta fit`."""
+    from derivedata.scaling.fitted import Fit
+
+    try:
+        data = json.loads(Path(path).read_text())
+    except FileNotFoundError:
+        raise UserError("no such fit", where=path) from None
+    except (OSError, ValueError) as error:
+        raise UserError("not a fit of `derivedata eta fit`", where=path, value=str(error)) from None
+    if not isinstance(data, dict):
+        raise UserError("not a fit of `derivedata eta fit`", where=path)
+    try:
+        return Fit.from_dict(data)
+    except (KeyError, TypeError, ValueError) as error:
+        raise UserError("a damaged fit", where=path, value=repr(error), remedy="fit again") from None
+
+
+def read_ensemble(name: str) -> Ensemble:
+    """A law with its draws: the name of a preset, or a fit file."""
+    from derivedata.scaling.presets import PRESETS, preset_ensemble
+
+    if name in PRESETS:
+        return preset_ensemble(name)
+    if not Path(name).exists():
+        raise UserError("no such law", value=name, remedy=f"known are {', '.join(PRESETS)}, or a file of `eta fit`")
+    return read_fit(name).ensemble
+
+
+def write_json(path: str | Path, data: dict) -> None:
+    """Write a JSON file whole or not at all."""
+    import os
+
+    path = Path(path)
+    if not path.parent.is_dir():
+        raise UserError("no such folder", where=path.parent)
+    waiting = path.with_name(path.name + ".part")
+    waiting.write_text(json.dumps(data, indent=1) + "\n")
+    os.replace(waiting, path)
