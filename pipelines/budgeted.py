@@ -8,7 +8,7 @@ from typing import Any
 
 from derivedata.pipelines.budget import Budget, ChunkTokens, cut
 from derivedata.pipelines.derivation import DerivationStage, UnitRun
-from derivedata.pipelines.source import Chunk, Source
+from derivedata.pipelines.source import INPUT_KIND, Chunk, Source
 from derivedata.store.manifest import Manifest
 
 from derivedata.store.ledger import Ledger
@@ -38,9 +38,9 @@ class BudgetedStage(DerivationStage):
         chunks = [ChunkTokens(documents=self.usable(chunk)) for chunk in self.source.chunks]
         committed = Manifest(self.folder).tokens_by_unit()
         for unit in ledger.committed():
-            if unit in committed:
+            if unit.kinds != (INPUT_KIND,):
                 chunk = chunks[unit.chunk]
-                chunk.tokens += committed[unit]
+                chunk.tokens += committed.get(unit, 0)
                 chunk.frontier = max(chunk.frontier, unit.stop)
         for unit, decision in ledger.decisions().items():
             if unit.chunk < len(chunks) and unit.first >= chunks[unit.chunk].frontier:

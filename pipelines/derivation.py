@@ -220,8 +220,10 @@ class DerivationStage(PipelineStep):
             run = UnitRun(unit, journal, found)
             self._runs.append(run)
             wanted = True
+            # What an earlier run asked for is finished, wanted or not, so that the journal holds whole documents only.
+            asked = max((record["position"] for record in found.values()), default=-1)
             async for position, planned in self._planned(unit, items):
-                if not (wanted := await self._admitted(run)):
+                if position > asked and not (wanted := await self._admitted(run)):
                     break
                 for one in planned:
                     run.plan(one)

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from derivedata.corpus.document import Document
 
 INVENTORY = "plan/inventory.json"
-INPUT = "input"  # the kind of the units that hold rejected input rows
+INPUT = "input"  # stage and place of what the input rows became
+INPUT_KIND = "~input"  # kind of their units; no style can have this name
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -111,7 +112,7 @@ class TakeInventory(PipelineStep):
             kept = keeper.close()
             files = {f"rejected/{INPUT}-{_sha(file.path)[:16]}.jsonl.zst": kept.path} if kept else {}
             tables = {"rejected": rows_to_table([self._index(row) for row in keeper.rows], REJECTED)} if kept else {}
-            unit = Unit(number, 0, max(1, inventory.rows), 0, 1, (INPUT,))
+            unit = Unit(number, 0, max(1, inventory.rows), 0, 1, (INPUT_KIND,))
             ledger.commit(unit, Part(books=books, stage=INPUT, files=files, tables=tables))
         folder.create(name, json.dumps(inventory.to_dict(), sort_keys=True).encode())
 
