@@ -90,6 +90,8 @@ class AcceptRules:
     min_ratio: float = 0.0  # characters of the output over characters of the source
     max_ratio: float | None = None
     max_overlap: float = 1.0  # share of the output's word 8-grams that the source has too; 1: no limit
+    min_shared_words: float = 0.0  # share of the output's words of 5 letters or more that the source has too; 0: any
+    min_known_numbers: float = 0.0  # share of the output's numbers that the source has too; 0: any
     allow_truncated: bool = False  # cut off at max_tokens: keep up to the last complete sentence (or table row)
     same_language: bool = True  # reject an output in another script, or in another common European language
 
@@ -106,6 +108,8 @@ class AcceptRules:
             if self.max_ratio < self.min_ratio:
                 raise UserError("is below min_ratio", where="max_ratio", value=self.max_ratio)
         _number(self, "max_overlap", 0.0, 1.0)
+        _number(self, "min_shared_words", 0.0, 1.0)
+        _number(self, "min_known_numbers", 0.0, 1.0)
         _boolean(self, "allow_truncated")
         _boolean(self, "same_language")
 
