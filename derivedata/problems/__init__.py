@@ -1,1 +1,22 @@
-"""RL problems: layouts, the answer verifier, and pass rates."""
+"""RL problems: their layouts, the checking of answers, and pass rates."""
+
+from __future__ import annotations
+
+import importlib
+
+_PUBLIC = {
+    "Verdict": "verify",
+    "Verifier": "verify",
+    "verify": "verify",
+    "WorkerLimits": "workers",
+}
+
+__all__ = ["Verdict", "Verifier", "WorkerLimits", "verify"]
+
+
+def __getattr__(name: str):
+    if name in _PUBLIC:
+        value = getattr(importlib.import_module(f"derivedata.problems.{_PUBLIC[name]}"), name)
+        globals()[name] = value
+        return value
+    raise AttributeError(name)
