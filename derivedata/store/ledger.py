@@ -8,8 +8,6 @@ decision alone and may be done by anyone, any number of times. The units part is
 
 from __future__ import annotations
 
-import contextlib
-import json
 import os
 from collections.abc import Iterator, Mapping
 
@@ -18,11 +16,11 @@ from derivedata.store import journal as journals
 from derivedata.store.adopt import adopt
 from derivedata.store.decision import ROOM, Decision, decision_path
 from derivedata.store.journal import Journal
+from derivedata.store.kinds import Kinds
 from derivedata.store.paths import Folder, Missing
 from derivedata.store.snapshots import Snapshots
 from derivedata.store.tables import (
     BOOKS_KEY,
-    MANIFEST,
     SHARDS,
     UNITS,
     Part,
@@ -31,9 +29,7 @@ from derivedata.store.tables import (
     rows_to_table,
     write_parquet,
 )
-from derivedata.store.units import Unit, is_unit_name, kinds_hash
-
-KINDS = f"{MANIFEST}/kinds"
+from derivedata.store.units import Unit, is_unit_name
 
 
 class AlreadyCommitted(Exception):
@@ -47,13 +43,13 @@ class Ledger:
         self.folder = folder
         self.writer = writer or journals.writer_name()
         self.snapshots = Snapshots(folder)
-        self._kinds: dict[str, tuple[str, ...]] = {}
+        self.kinds = Kinds(folder)
 
     # -- what is there ------------------------------------------------------------------------------------------
 
     def committed(self) -> list[Unit]:
         """All committed units, sorted: one listing of the parts, the newest snapshot's names, the kinds files."""
-        return sorted(self._parse(name) for name in self.committed_names() if is_unit_name(name))
+        return sorted(self.kinds.unit(name) for name in self.committed_names() if is_unit_name(name))
 
     def committed_names(self, prefix: str = "") -> set[str]:
         """Names of all parts that count (units and the parts of other stages) that begin with `prefix`."""
@@ -73,7 +69,7 @@ class Ledger:
         names = {path.split("/")[1] for path in self.folder.names(f"{journals.ROOM}/")}
         names |= set(self._decided_names())
         names -= self.committed_names()
-        return sorted(self._parse(name) for name in names if is_unit_name(name))
+        return sorted(self.kinds.unit(name) for name in names if is_unit_name(name))
 
     def decisions(self) -> dict[Unit, Decision]:
         """Decided units that are not committed; they need no model, only materialising. A decision that overlaps a
@@ -95,23 +91,24 @@ class Ledger:
 
     def journal(self, unit: Unit, **settings: object) -> Journal:
         """The unit's journal, for this writer. Settings: seconds, max_bytes."""
-        self._publish_kinds(unit)
+        self.kinds.publish(unit)
         return Journal(self.folder, unit.name, self.writer, **settings)
 
     def decide(self, unit: Unit, totals: Mapping | None = None, *, keys: int | None = None) -> Decision | None:
-        """Settle the outcome of a unit whose every request has a flushed record; None when it is committed already.
+        """Settle the outcome of a unit whose every request has a flushed record; None when it (or what a
+        budget leaves of it) is committed already.
 
         keys: how many keys the unit must have. The loser of a race gets the winner's decision.
         Raises UserError when records are missing, or when another command works on documents of this unit.
         """
-        if self.is_committed(unit.name):
+        if self._is_settled(unit):
             self._clear(unit)
             return None
-        self._publish_kinds(unit)
+        self.kinds.publish(unit)
         path = decision_path(unit.name)
         segments, found = self._useful_segments(unit)
         if keys is not None and found != keys:
-            if self.is_committed(unit.name):
+            if self._is_settled(unit):
                 return None
             decision = self._read_decision(unit.name)
             if decision is None:
@@ -124,13 +121,13 @@ class Ledger:
         decision = Decision(unit=unit, segments=segments, keys=found, totals=totals or {}, writer=self.writer)
         created = self.folder.create(path, decision.to_json())
         # The winner of an earlier race may have committed and cleared away between our look and our decision.
-        if self.is_committed(unit.name):
+        if self._is_settled(unit):
             self._clear(unit)
             return None
         if not created:
             settled = self._read_decision(unit.name)
             if settled is None:
-                return None if self.is_committed(unit.name) else self.decide(unit, totals, keys=keys)
+                return None if self._is_settled(unit) else self.decide(unit, totals, keys=keys)
             decision = settled
         return self._undisputed(decision)
 
@@ -144,7 +141,7 @@ class Ledger:
             except Missing:
                 records = None
             if records is None:
-                if self.is_committed(decision.unit.name):
+                if self._is_settled(decision.unit):
                     raise AlreadyCommitted(decision.unit.name)
                 raise UserError(
                     "a decided journal segment is lost or torn",
@@ -166,16 +163,17 @@ class Ledger:
         """Create the unit's files and, last, its units part; then clear journal and decision away.
 
         True: this call committed it. False: it was committed already. A stage whose result needs no journal commits
-        without a decision. Raises UserError when a file of the unit's name holds other documents.
+        without a decision. The unit may be the part of the decided one that a budget leaves; the rest is then open.
+        Raises UserError when a file of the unit's name holds other documents.
         """
-        if decision is not None and decision.unit != unit:
+        if decision is not None and not unit.within(decision.unit):
             raise ValueError(f"decision of {decision.unit.name} for {unit.name}")
-        self._publish_kinds(unit)
+        self.kinds.publish(unit)
         other = self._overlapping(unit, self.committed_names(f"{unit.chunk:06d}."))
         if other:
             raise self._overlap(unit, other)
         created = self.publish(unit.name, part)
-        self._clear(unit)
+        self._clear(decision.unit if decision else unit)
         return created
 
     def publish(self, name: str, part: Part) -> bool:
@@ -203,13 +201,15 @@ class Ledger:
     def sweep(self) -> int:
         """Remove journals and decisions that committed units left because a writer was killed or late; how many."""
         committed = self.committed_names()
-        left = {path.split("/")[1] for path in self.folder.names(f"{journals.ROOM}/")} & committed
+        names = {path.split("/")[1] for path in self.folder.names(f"{journals.ROOM}/")} | set(self._decided_names())
+        left = [
+            n for n in names if n in committed or (is_unit_name(n) and self._overlapping(self.kinds.unit(n), committed))
+        ]
         for name in left:
+            self.folder.remove(decision_path(name))
             self.folder.remove_tree(f"{journals.ROOM}/{name}")
-        decided = set(self._decided_names()) & committed
-        self.folder.remove_many([decision_path(name) for name in sorted(decided)])
         self.folder.sweep_scratch()
-        return len(left | decided)
+        return len(left)
 
     # -- inside -------------------------------------------------------------------------------------------------
 
@@ -228,6 +228,11 @@ class Ledger:
                 seen |= fresh
         return tuple(useful), len(seen)
 
+    def _is_settled(self, unit: Unit) -> bool:
+        """Whether the unit, or a part of it that a budget left, is committed: its decision has been carried out."""
+        names = self.committed_names(f"{unit.chunk:06d}.")
+        return unit.name in names or any(is_unit_name(n) and self.kinds.unit(n).within(unit) for n in names)
+
     def _undisputed(self, decision: Decision) -> Decision:
         """The decision, unless a unit that overlaps it in part is decided or committed: then two commands with unlike
         extents write one output. Both write first and look afterwards, so at least one of them sees the other."""
@@ -244,7 +249,12 @@ class Ledger:
         """One of `names` that shares keys with the unit and is not the unit itself."""
         chunk = f"{unit.chunk:06d}."
         for name in names:
-            if name.startswith(chunk) and name != unit.name and is_unit_name(name) and self._parse(name).overlaps(unit):
+            if (
+                name.startswith(chunk)
+                and name != unit.name
+                and is_unit_name(name)
+                and self.kinds.unit(name).overlaps(unit)
+            ):
                 return name
         return None
 
@@ -296,20 +306,3 @@ class Ledger:
         # The decision goes first: a decision without its segments would look like lost work.
         self.folder.remove(decision_path(unit.name))
         self.folder.remove_tree(f"{journals.ROOM}/{unit.name}")
-
-    def _publish_kinds(self, unit: Unit) -> None:
-        """Say in the output which kinds the unit's hash stands for, before anything has the unit's name."""
-        key = kinds_hash(unit.kinds)
-        if self._kinds.get(key) == unit.kinds:
-            return
-        path, data = f"{KINDS}/{key}.json", json.dumps(list(unit.kinds)).encode()
-        if not self.folder.create(path, data) and self.folder.read(path) != data:
-            raise UserError("two sets of styles have the same hash", where=self.folder.url_of(path), value=unit.kinds)
-        self._kinds[key] = unit.kinds
-
-    def _parse(self, name: str) -> Unit:
-        key = name.rpartition(".")[2]
-        if key not in self._kinds:
-            with contextlib.suppress(Missing, ValueError):  # Unit.parse says it
-                self._kinds[key] = tuple(json.loads(self.folder.read(f"{KINDS}/{key}.json")))
-        return Unit.parse(name, self._kinds)
