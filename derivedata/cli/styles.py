@@ -45,16 +45,11 @@ def show(style: str) -> None:
 @click.option("-o", "--output", type=click.Path(dir_okay=False), help="File to write [default: NAME.yaml].")
 def new(name: str, output: str | None) -> None:
     """Write a commented file for a style of your own, ready to be edited."""
-    from derivedata.generation.style import style_from
+    from derivedata.generation.style import check_name
     from derivedata.generation.wording import template
-    from derivedata.generation.yamlfile import parse_yaml
 
-    path = Path(output or f"{name}.yaml")
-    text = template(name)
-    try:
-        style_from(parse_yaml(text, str(path)))
-    except UserError as error:  # the name is the only part that can be wrong
-        raise UserError(error.what, where="NAME", value=name, remedy=error.remedy) from None
+    check_name(name)
+    path, text = Path(output or f"{name}.yaml"), template(name)
     try:
         with path.open("x", encoding="utf-8") as stream:
             stream.write(text)

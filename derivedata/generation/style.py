@@ -130,11 +130,7 @@ class Style:
     path: str | None = None  # where it was read; not part of the file
 
     def __post_init__(self):
-        _text(self, "name", 40)
-        # The name becomes part of folder names (style=faq), of Hugging Face configs and of SQL.
-        if not re.fullmatch(r"[a-z][a-z0-9_-]*", self.name) or self.name in (SKIP, "default"):
-            remedy = f"lower-case letters, digits, - and _, a letter first; not `{SKIP}` or `default`"
-            raise UserError("is not a name for a style", where="name", value=self.name, remedy=remedy)
+        check_name(self.name)
         _integer(self, "version", 0, 1_000_000)
         _text(self, "description", 1_000)
         if self.system is not None:
@@ -186,6 +182,13 @@ class Style:
         if self.applies_when.min_numbers and count_numbers(text) < self.applies_when.min_numbers:
             return "too_few_numbers"
         return None
+
+
+def check_name(name: object) -> None:
+    """Refuse what can't be a style's name: it becomes part of folder names (style=faq), of configs and of SQL."""
+    if not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9_-]{0,39}", name) or name in (SKIP, "default"):
+        remedy = f"up to 40 lower-case letters, digits, - and _, a letter first; not `{SKIP}` or `default`"
+        raise UserError("is not a name for a style", where="name", value=name, remedy=remedy)
 
 
 def shipped_folder() -> Path:
@@ -328,16 +331,15 @@ def _located(error: UserError, read: YamlFile, name: str) -> UserError:
 def _integer(config: Any, name: str, low: int, high: int) -> None:
     value = getattr(config, name)
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise UserError("must be a whole number", where=name, value=value, remedy=f"from {low} to {high}")
+        raise UserError(f"must be a whole number from {low} to {high}", where=name, value=value)
 
 
 def _number(config: Any, name: str, low: float, high: float, *, above: bool = False) -> None:
     value = getattr(config, name)
     good = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
     if not good or not low <= value <= high or (above and value == low):
-        raise UserError(
-            "must be a number", where=name, value=value, remedy=f"{'above' if above else 'from'} {low:g} to {high:g}"
-        )
+        what = f"must be a number {'above' if above else 'from'} {low:g} to {high:g}"
+        raise UserError(what, where=name, value=value)
     # 1 and 1.0 are one value, and one hash.
     object.__setattr__(config, name, float(value))
 
