@@ -9,7 +9,10 @@ import click
 # Command name -> "module:attribute".
 COMMANDS: dict[str, str] = {
     "check": "derivedata.cli.eta.check:check",
+    "design": "derivedata.cli.eta.design:design",
     "fit": "derivedata.cli.eta.fit:fit",
+    "frontier": "derivedata.cli.eta.frontier:frontier",
+    "plan": "derivedata.cli.eta.plan:plan",
     "runs": "derivedata.cli.eta.runs:runs",
 }
 

@@ -1,0 +1,70 @@
+"""`derivedata eta frontier`: the best model, epochs or rewrites and loss over FLOPs and fresh tokens."""
+
+from __future__ import annotations
+
+import click
+
+from derivedata.cli.eta import words
+from derivedata.cli.quantity import Quantities, shorten
+
+
+@click.command()
+@click.option("--flops", type=Quantities(), required=True, metavar="C,C,...", help="Budgets (1e19,1e20,1e21).")
+@click.option("--fresh-tokens", type=Quantities(), required=True, metavar="D,D,...", help="Stocks of unique tokens.")
+@words.generator_option
+@words.law_option
+@click.option("--strategy", "strategies", multiple=True, help="Only this strategy of the law. Repeatable.")
+@click.option("--best", is_flag=True, help="Only the best strategy of each budget and stock.")
+@click.option("--plots", metavar="DIR", help="Also draw the frontier there, as PNG and SVG.")
+@words.json_option
+def frontier(*, flops, fresh_tokens, generator_params, law, strategies, best, plots, as_json) -> None:
+    """Tabulate the compute-data frontier: N, D, x by strategy, loss and regime for each budget and stock.
+
+    \b
+    derivedata eta frontier --flops 1e19,1e20,1e21 --fresh-tokens 1B,10B,100B --generator-params 1.7B
+    """
+    from derivedata.cli.eta.inputs import read_ensemble
+    from derivedata.cli.show import table
+    from derivedata.scaling.frontier import frontier as make_frontier
+
+    ensemble = read_ensemble(law)
+    points = make_frontier(
+        ensemble,
+        flops=sorted(flops),
+        fresh_tokens=sorted(fresh_tokens),
+        strategies=strategies or None,
+        generator_params=generator_params,
+    )
+    if best:
+        points = tuple(point for point in points if point.is_best)
+    if as_json:
+        words.print_json(points)
+    else:
+        rows = [
+            {
+                "FLOPs": shorten(point.flops),
+                "fresh tokens": shorten(point.fresh_tokens),
+                "strategy": point.strategy,
+                "N": words.counts(point.params),
+                "used": shorten(point.fresh_seen),
+                "x": words.figure(point.x),
+                "loss": words.starred(words.interval(point.loss, words.nats), point.outside),
+                "regime": point.regime,
+                "best": "best" if point.is_best else "",
+                "frontier": "yes" if point.is_on_frontier else "",
+            }
+            for point in points
+        ]
+        click.echo(table(rows, list(rows[0])))
+        click.echo("")
+        beyond = [one for point in points for one in point.outside]
+        for line in [*words.standing(ensemble), *words.footnotes(beyond, law=ensemble.law)]:
+            click.echo(line)
+        click.echo("frontier: nothing with as little compute and as little data has a lower loss, and all data is used")
+    if plots:
+        from derivedata.report.eta import draw_frontier
+
+        drawn = draw_frontier(
+            ensemble, plots, flops=flops, fresh_tokens=fresh_tokens, generator_params=generator_params
+        )
+        click.echo(f"figures: {', '.join(drawn)}", err=True)
