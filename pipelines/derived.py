@@ -14,9 +14,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from derivedata.corpus.writer import ShardWriter
-
 from derivedata.corpus.document import document_uid
+from derivedata.corpus.writer import ShardWriter
 from derivedata.generation.style import Style
 from derivedata.store.books import Books
 from derivedata.store.tables import DOCUMENTS, REJECTED, Part, ShardEntry, rows_to_table

@@ -5,16 +5,24 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Sequence
+from functools import cache
+from typing import IO
 
 from datatrove.executor.local import LocalPipelineExecutor
 from datatrove.pipeline.base import PipelineStep
+
+
+@cache
+def _silence() -> IO[str]:
+    # Never closed: Datatrove leaves its logger pointing at whatever stderr is while a task runs.
+    return open(os.devnull, "w")
 
 
 class LocalExecutor(LocalPipelineExecutor):
     """Datatrove's local executor, whose log goes to its files alone: the terminal belongs to the command."""
 
     def _run_for_rank(self, rank: int, local_rank: int = 0, node_rank: int = -1):
-        with open(os.devnull, "w") as silence, contextlib.redirect_stderr(silence):
+        with contextlib.redirect_stderr(_silence()):
             return super()._run_for_rank(rank, local_rank, node_rank)
 
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
-from derivedata.generation.filters import judge
 from derivedata.pipelines.budgeted import BudgetedStage
 from derivedata.pipelines.derivation import Planned
 from derivedata.pipelines.derived import DerivedPart
@@ -23,6 +22,7 @@ from derivedata.pipelines.source import Chunk, Source, open_source
 from derivedata.corpus.files import CorpusFile
 from derivedata.errors import UserError
 from derivedata.generation.client import Completion, Sampling
+from derivedata.generation.filters import judge
 from derivedata.generation.prompt import Piece, PromptBuilder
 from derivedata.generation.seeds import request_seed, unit_interval
 from derivedata.generation.style import Style, resolve_fallbacks
@@ -150,16 +150,16 @@ class ParaphraseStage(BudgetedStage):
             started.setdefault(unit.chunk, []).append(unit)
         found = []
         for chunk, documents in enumerate(usable):
-            for unit in missing(
+            units = missing(
                 committed.get(chunk, []),
                 chunk=chunk,
                 documents=documents,
                 kinds=self.kinds,
                 rewrites=self.config.rewrites,
                 started=started.get(chunk, []),
-            ):
-                if not (self.grows(unit) and self.budget.chunks[chunk].decided is not None):
-                    found.append(unit)
+            )
+            decided = self.budget.chunks[chunk].decided is not None
+            found += [unit for unit in units if not (decided and self.grows(unit))]
         return found
 
     def load(self, unit: Unit) -> Sequence[Document]:

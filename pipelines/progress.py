@@ -9,12 +9,14 @@ from typing import Any
 
 from derivedata.store.paths import Folder
 
+RANKS = "progress/ranks"
+
 
 class RankProgress:
     """Counts of one rank, written every second locally and every half minute to object storage."""
 
     def __init__(self, folder: Folder, rank: int):
-        self.folder, self.path = folder, f"progress/{rank:05d}.json"
+        self.folder, self.path = folder, f"{RANKS}/{rank:05d}.json"
         self.seconds = 1.0 if folder.is_local else 30.0
         self.started, self.written = time.time(), 0.0
         self.counts: Counter[str] = Counter()
@@ -72,7 +74,7 @@ def read_progress(folder: Folder) -> dict[str, Any]:
     reasons: Counter[str] = Counter()
     styles: dict[str, Counter[str]] = {}
     started, written = float("inf"), 0.0
-    for entry in folder.list("progress"):
+    for entry in folder.list(RANKS):
         try:
             state = json.loads(folder.read(entry.path))
         except (FileNotFoundError, ValueError):

@@ -3,22 +3,54 @@
 From Python:
 
     from derivedata.pipelines.run import ParaphraseOptions, paraphrase_corpus
-    summary = paraphrase_corpus(ParaphraseOptions(corpus=("corpus",), output="derived"))
+    outcome = paraphrase_corpus(ParaphraseOptions(corpus=("corpus",), output="derived"))
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
 from typing import Any, Protocol
 
-from derivedata.errors import UserError
-from derivedata.generation.style import Style, load_styles, shipped_styles
-from derivedata.store.paths import Folder
+from derivedata.pipelines.executor import run_locally
+from derivedata.pipelines.paraphrase import ParaphraseConfig, ParaphraseStage, load_filter
+from derivedata.pipelines.progress import RANKS, read_progress
+from derivedata.pipelines.source import (
+    INPUT_KIND,
+    INVENTORY,
+    Source,
+    TakeInventory,
+    close_inventory,
+    counted_files,
+    open_source,
+)
 
-ROOMS = ("documents", "rejected", "manifest", "plan", "ledger", "journal", "progress", "logs")
+from derivedata.corpus.card import dataset_card
+from derivedata.corpus.files import corpus_files
+from derivedata.errors import UserError
+from derivedata.generation.endpoint import write_endpoint
+from derivedata.generation.launch import ServerSettings
+from derivedata.generation.model import ModelFolder, resolve_model, resolve_tokenizer
+from derivedata.generation.request import Endpoint
+from derivedata.generation.server import VllmServer
+from derivedata.generation.style import Style, load_styles, shipped_styles
+from derivedata.store.fingerprint import RunConfig
+from derivedata.store.lease import Lease
+from derivedata.store.ledger import Ledger
+from derivedata.store.manifest import Manifest
+from derivedata.store.paths import Folder
+from derivedata.store.runs import current_run, new_run, new_run_id, open_run, save_run, utc_now
+from derivedata.store.summary import Summary
+from derivedata.store.units import Unit
+
+ROOMS = ("documents", "rejected", "manifest", "plan", "ledger", "journal", "logs", RANKS)
+COMPACT_AT = 64  # parts that make a compaction worth its while
 
 
 class Listener(Protocol):
@@ -53,7 +85,7 @@ class ParaphraseOptions:
     tokens: int | None = None
     documents: int | None = None
     model: str | None = None
-    context: int = 4096
+    context: int | None = None
     tensor_parallel: int = 1
     data_parallel: int | None = None
     max_num_seqs: int | None = None
@@ -81,6 +113,17 @@ class ParaphraseOptions:
             raise UserError("--style and --style-mix name different styles", value=", ".join(odd))
         return tuple(styles.values())
 
+    def server_settings(self) -> ServerSettings:
+        """How the server is to be started."""
+        return ServerSettings(
+            context=self.context,
+            max_num_seqs=self.max_num_seqs,
+            tensor_parallel=self.tensor_parallel,
+            data_parallel=self.data_parallel,
+            trust_remote_code=self.trust_remote_code,
+            extra=tuple(self.vllm_args),
+        )
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
@@ -88,138 +131,270 @@ class Outcome:
 
     output: str
     run_id: str
-    summary: Any
-    seconds: float
-    tokens: int  # generated in this run
-    generating: float  # seconds spent generating
+    summary: Summary  # of the whole output
+    generated: int  # new tokens of this run, rejected ones included
+    seconds: float  # spent generating, the server's start excluded
 
 
-def paraphrase_corpus(options: ParaphraseOptions, listener: Listener | None = None) -> Outcome:
+# Gives an endpoint while its block runs, and how many requests to have in flight there.
+Serve = Callable[[ModelFolder, ServerSettings, Path, Listener], AbstractContextManager[tuple[Endpoint, int]]]
+
+
+@contextlib.contextmanager
+def own_server(
+    model: ModelFolder, settings: ServerSettings, private: Path, listener: Listener
+) -> Iterator[tuple[Endpoint, int]]:
+    """A vLLM server on this machine for as long as the block runs."""
+    said = [""]
+    server = VllmServer(model, settings, log=private / "vllm.log", progress=lambda line: said.__setitem__(0, line))
+    with listener.track(f"starting vLLM with {model.name}", lambda: None):
+        server.start()
+    try:
+        # Twice what the engine runs at once: there is always a next request, and none waits long.
+        yield server.endpoint, 2 * server.launch.max_num_seqs
+    finally:
+        server.stop()
+
+
+def paraphrase_corpus(
+    options: ParaphraseOptions, listener: Listener | None = None, *, serve: Serve = own_server
+) -> Outcome:
     """Paraphrase a corpus into `options.output`, going on from whatever is there.
+
+    Args:
+        options: what to do.
+        listener: hears about progress.
+        serve: gives the endpoint to use; by default a vLLM server is started here and ended afterwards.
 
     Raises:
         UserError: in one line, whatever can be expected to go wrong; what is finished is kept.
     """
-    return _Run(options, listener or Silence()).run()
+    return _Run(options, listener or Silence(), serve).run()
 
 
 class _Run:
-    def __init__(self, options: ParaphraseOptions, listener: Listener):
-        self.options, self.listener = options, listener
+    def __init__(self, options: ParaphraseOptions, listener: Listener, serve: Serve):
+        self.options, self.listener, self.serve = options, listener, serve
         self.folder = Folder(options.output)
-        self.started = _now()
         self.run_id = new_run_id()
+        self.workers = min(options.workers or options.tasks, options.tasks)
+        self.generated, self.seconds = 0, 0.0
 
     def run(self) -> Outcome:
-        options = self.options
-        files = corpus_files(options.corpus)
-        model = resolve_model(options.model, trust_remote_code=options.trust_remote_code)
-        if options.restart:
-            self._start_over()
+        self.files = corpus_files(self.options.corpus)
+        self.styles = self.options.chosen_styles()
+        if self.options.filter:
+            load_filter(self.options.filter)
+        self.model = resolve_model(self.options.model, progress=self.listener.say)
         with Lease(self.folder, self.run_id):
-            config = self._config(model, options.chosen_styles())
-            previous = current_run(self.folder)
-            if previous is not None:
-                config = replace(config, added=previous.identity["added"])
-            record = self._record(config, files)
-            refuse_changed(previous, record, output=options.output)
-            save_run(self.folder, record)
+            if self.options.restart:
+                for room in ROOMS:
+                    self.folder.remove_tree(room)
+                self.folder.remove_many(["run.json", "README.md"])
+            record = open_run(self.folder, new_run(self._run_config(), run_id=self.run_id))
+            status = "failed"
             try:
-                source = self._take_inventory(files, config.seed)
+                source = self._take_inventory()
                 self._refuse_bad_input(source)
-                stage, generating = self._generate(config, files, source, model)
+                self._generate(source)
+                status = "done"
+            except KeyboardInterrupt:
+                status = "stopped"
+                raise
             finally:
-                save_run(self.folder, record.ended(_now()))
-            return self._close(config, stage, generating)
+                save_run(self.folder, record.finished(status, books=Manifest(self.folder).books()))
+            return self._close()
 
-    # Before the model.
+    # The configuration.
 
-    def _start_over(self) -> None:
-        with Lease(self.folder, self.run_id):
-            for room in ROOMS:
-                self.folder.remove_tree(room)
-            for file in ("run.json", "README.md"):
-                self.folder.remove(file)
-
-    def _config(self, model: ModelFolder, styles: tuple[Style, ...]) -> ParaphraseConfig:
+    @cached_property
+    def config(self) -> ParaphraseConfig:
         options = self.options
-        if options.filter:
-            load_filter(options.filter)
-        counter = resolve_tokenizer(options.tokenizer) if options.tokenizer else model
+        previous = current_run(self.folder)
+        counter = resolve_tokenizer(options.tokenizer) if options.tokenizer else self.model
         return ParaphraseConfig(
-            styles=styles,
+            styles=self.styles,
             mix=dict(options.style_mix) if options.style_mix else None,
             rewrites=options.rewrites,
             tokens=options.tokens,
             documents=options.documents,
-            model=str(model.path),
-            model_name=model.name,
-            model_revision=model.revision,
+            model=str(self.model.path),
+            model_name=self.model.name,
+            model_revision=self.model.revision,
             tokenizer=str(counter.path),
             tokenizer_name=counter.name,
-            context=options.context,
+            context=options.context or min(self.model.context, CONTEXT),
             temperature=options.temperature,
             top_p=options.top_p,
             max_tokens=options.max_tokens,
             seed=options.seed,
             filter=options.filter,
             format=options.format,
-            added=self.started,
+            # The first run's, so that every run writes the same bytes for the same outcomes.
+            added=previous.identity.get("added", "") if previous else utc_now(),
         )
 
-    def _take_inventory(self, files: Sequence[CorpusFile], seed: int) -> Source:
+    def _run_config(self) -> RunConfig:
+        config, options = self.config, self.options
+        return RunConfig(
+            identity={
+                "job": "paraphrase",
+                "added": config.added,
+                "styles": {style.name: style.sha256 for style in config.styles},
+                "style_mix": dict(config.mix) if config.mix else None,
+                "model": config.model_name,
+                "model_revision": config.model_revision,
+                "counted_with": config.tokenizer_name,
+                "context": config.context,
+                "temperature": config.temperature,
+                "top_p": config.top_p,
+                "max_new": config.max_tokens,
+                "seed": config.seed,
+                "filter": config.filter,
+                "format": config.format,
+                "chunk_bytes": options.chunk_bytes,
+            },
+            extent={
+                "corpus": list(options.corpus),
+                "styles": [style.name for style in config.styles],
+                "rewrites": config.rewrites,
+                "tokens": config.tokens,
+                "documents": config.documents,
+            },
+            execution={
+                "tasks": options.tasks,
+                "workers": self.workers,
+                "tensor_parallel": options.tensor_parallel,
+                "data_parallel": options.data_parallel,
+                "max_num_seqs": options.max_num_seqs,
+                "vllm_args": [list(pair) for pair in options.vllm_args],
+            },
+        )
+
+    # Before the model.
+
+    def _take_inventory(self) -> Source:
         if not self.folder.exists(INVENTORY):
             step = TakeInventory(
-                files, self.options.output, chunk_bytes=self.options.chunk_bytes, run_id=self.run_id
+                self.files, self.options.output, chunk_bytes=self.options.chunk_bytes, run_id=self.run_id
             )
-
-            def look() -> tuple[float, float | None, str]:
-                return len(self.folder.list("plan/files")), len(files), "files"
-
+            look = lambda: (counted_files(self.folder), len(self.files), "files")  # noqa: E731
             with self.listener.track("counting the input", look):
                 self._execute([step], "inventory")
-            close_inventory(self.folder, files)
-        return open_source(self.folder, files, seed=seed)
+            close_inventory(self.folder, self.files)
+        return open_source(self.folder, self.files, seed=self.config.seed)
 
     def _refuse_bad_input(self, source: Source) -> None:
         bad = sum(source.rejected.values())
-        reasons = ", ".join(f"{reason} {count}" for reason, count in sorted(source.rejected.items()))
-        self.listener.say(
-            f"input: {source.documents:,} documents in {len(source.chunks):,} chunks"
-            + (f"; {bad:,} of {source.rows:,} rows rejected ({reasons})" if bad else "")
-        )
+        reasons = ", ".join(f"{reason} {count:,}" for reason, count in sorted(source.rejected.items()))
+        told = f"; {bad:,} of {source.rows:,} rows rejected ({reasons})" if bad else ""
+        chunks = f"{len(source.chunks):,} chunk" + ("s" if len(source.chunks) != 1 else "")
+        self.listener.say(f"input: {source.documents:,} documents in {chunks}{told}")
         if bad > self.options.max_bad_input * source.rows:
             raise UserError(
-                f"{bad} of {source.rows} input rows are no documents ({reasons})",
+                f"{bad:,} of {source.rows:,} input rows are no documents ({reasons})",
                 where=", ".join(self.options.corpus),
-                remedy=f"see {self.folder.url_of('rejected')}, or raise --max-bad-input",
+                remedy=f"they are kept in {self.folder.url_of('rejected')}; mend them, or raise --max-bad-input",
             )
         if not source.documents:
             raise UserError("holds no document", where=", ".join(self.options.corpus))
 
     # With the model.
 
-    def _generate(
-        self, config: ParaphraseConfig, files: Sequence[CorpusFile], source: Source, model: ModelFolder
-    ) -> tuple[ParaphraseStage, float]:
+    def _generate(self, source: Source) -> None:
         ledger = Ledger(self.folder)
         ledger.sweep()
         with tempfile.TemporaryDirectory(prefix="derivedata-") as private:
-            endpoint_file = str(Path(private) / "endpoint.json")
-            stage = self._stage(config, files, endpoint_file)
-            if stage.finish_decided(ledger) and not stage.wanted(ledger):
+            endpoint_file = Path(private) / "endpoint.json"
+            driver = self._stage(endpoint_file, window=1)
+            driver.finish_decided(ledger)
+            if not (wanted := driver.missing(ledger)):
                 self.listener.say("nothing is missing: the output holds all that is asked for")
-                return stage, 0.0
+                return
             self._tell_resume(ledger, source)
-            generating = 0.0
-            with self._server(model, Path(private)) as endpoint:
+            settings = replace(self.options.server_settings(), context=self.config.context)
+            with self.serve(self.model, settings, Path(private), self.listener) as (endpoint, window):
                 write_endpoint(endpoint_file, endpoint)
-                began = time.monotonic()
-                while wanted := stage.wanted(ledger):
-                    self.folder.remove_tree("progress")
-                    with self.listener.track("paraphrasing", self._look(stage, wanted)):
-                        self._execute([self._stage(config, files, endpoint_file)], "paraphrase")
-                    if stage.finish_decided(ledger):
-                        break
-                generating = time.monotonic() - began
-            return stage, generating
+                share = max(2, window // self.workers)
+                while wanted:
+                    self._pass(driver, wanted, self._stage(endpoint_file, window=share))
+                    driver.finish_decided(ledger)
+                    wanted = driver.missing(ledger)
+
+    def _pass(self, driver: ParaphraseStage, wanted: Sequence[Unit], stage: ParaphraseStage) -> None:
+        """Run all tasks once; with a budget and several tasks it can take a second pass to find where it is met."""
+        self.folder.remove_tree(RANKS)
+        began = time.monotonic()
+        try:
+            with self.listener.track("paraphrasing", self._look(driver, wanted)):
+                self._execute([stage], "paraphrase")
+        finally:
+            self.seconds += time.monotonic() - began
+            self.generated += read_progress(self.folder).get("generated", 0)
+
+    def _stage(self, endpoint_file: Path, *, window: int) -> ParaphraseStage:
+        return ParaphraseStage(
+            config=self.config,
+            files=self.files,
+            output=self.options.output,
+            endpoint_file=str(endpoint_file),
+            window=window,
+            run_id=self.run_id,
+        )
+
+    def _execute(self, steps: Sequence[Any], name: str) -> None:
+        logging_dir = self.folder.url_of(f"logs/{self.run_id}/{name}")
+        run_locally(steps, tasks=self.options.tasks, workers=self.workers, logging_dir=logging_dir)
+
+    def _tell_resume(self, ledger: Ledger, source: Source) -> None:
+        begun = {unit.chunk for unit in ledger.committed() if unit.kinds != (INPUT_KIND,)}
+        waiting = len(ledger.started())
+        if begun or waiting:
+            journals = f" and the journals of {waiting:,} unfinished units" if waiting else ""
+            self.listener.say(f"going on from {len(begun):,} of {len(source.chunks):,} chunks{journals}")
+
+    def _look(self, driver: ParaphraseStage, wanted: Sequence[Unit]) -> Callable[[], tuple[float, float, str]]:
+        """How far a pass is: by tokens where those are the budget, by requests otherwise."""
+        config = self.config
+        requests = sum(unit.documents * unit.rewrites * (1 if config.mix else len(unit.kinds)) for unit in wanted)
+        missing = (config.tokens or 0) - sum(chunk.tokens for chunk in driver.budget.chunks)
+
+        def look() -> tuple[float, float, str]:
+            seen = read_progress(self.folder)
+            if not seen:
+                return 0, max(1, requests), "waiting for the first answer"
+            seconds = max(1e-3, seen["written"] - seen["started"])
+            words = (
+                f"{seen.get('accepted', 0):,} documents, {seen.get('rejected', 0):,} rejected, "
+                f"{seen.get('tokens', 0):,} tokens, {seen.get('generated', 0) / seconds:,.0f} new tokens/s"
+            )
+            if config.tokens is not None and missing > 0:
+                return seen.get("tokens", 0), missing, words
+            return seen.get("done", 0), max(1, requests), words
+
+        return look
+
+    # After the model.
+
+    def _close(self) -> Outcome:
+        manifest = Manifest(self.folder)
+        manifest.compact(at_least=COMPACT_AT)
+        summary = manifest.summary()
+        card = dataset_card(
+            name=Path(self.options.output.rstrip("/")).name,
+            styles=summary.styles.to_dicts(),
+            format=self.options.format,
+            model=self.config.model_name,
+            tokenizer=self.config.tokenizer_name,
+        )
+        self.folder.replace("README.md", card.encode())
+        return Outcome(
+            output=self.options.output,
+            run_id=self.run_id,
+            summary=summary,
+            generated=self.generated,
+            seconds=self.seconds,
+        )
+
+
+CONTEXT = 4096  # tokens of prompt and answer, where the model has room for more: longer documents come in pieces

@@ -144,6 +144,11 @@ class _RejectKeeper:
         return self._writer.close() if self._writer else None
 
 
+def counted_files(folder: Folder) -> int:
+    """How many files of an inventory that is under way are counted."""
+    return len(folder.list("plan/files"))
+
+
 def close_inventory(folder: Folder, files: Sequence[CorpusFile]) -> None:
     """Put the counts of all files into one, so that a restart reads one object and not one a file."""
     if folder.exists(INVENTORY):

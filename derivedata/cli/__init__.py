@@ -14,8 +14,10 @@ from derivedata.errors import UserError
 # Command name -> "module:attribute". A module is imported when its command is asked for (or listed by --help), so each
 # must import nothing heavier than click at module level.
 COMMANDS: dict[str, str] = {
+    "demo": "derivedata.cli.demo:demo",
     "eta": "derivedata.cli.eta:eta",
     "manifest": "derivedata.cli.query:manifest",
+    "paraphrase": "derivedata.cli.paraphrase:paraphrase",
     "query": "derivedata.cli.query:query",
     "styles": "derivedata.cli.styles:styles",
 }

@@ -20,7 +20,6 @@ def demo(folder: str, documents: int | None, params: str) -> None:
 
     Needs no GPU and no network: SmolLM2-135M comes in a package and runs in vLLM on the CPU.
     """
-    import json
     from pathlib import Path
 
     from derivedata.cli import show
@@ -30,16 +29,18 @@ def demo(folder: str, documents: int | None, params: str) -> None:
 
     corpus, output = str(Path(folder) / "corpus"), str(Path(folder) / "derived")
     shards = write_sample_corpus(corpus)
-    with show.Narrator() as narrator:
-        narrator.say(f"sample corpus: {len(shards)} Dolma shards in {corpus}")
-        options = ParaphraseOptions(corpus=(corpus,), output=output, model="smollm2-135m", documents=documents)
-        outcome = paraphrase_corpus(options, narrator)
+    narrator = show.Narrator()
+    narrator.say(f"sample corpus: {len(shards)} Dolma shards in {corpus}")
+    options = ParaphraseOptions(corpus=(corpus,), output=output, model="smollm2-135m", documents=documents)
+    outcome = paraphrase_corpus(options, narrator)
     show.outcome(outcome)
     click.echo("\nTwo of the documents:")
     for document in show.examples(output, ("faq", "question")):
-        click.echo(f"\n[{document['metadata']['derivedata']['style']}] from {document['metadata']['derivedata']['source_id']}")
+        click.echo(
+            f"\n[{document['metadata']['derivedata']['style']}] from {document['metadata']['derivedata']['source_id']}"
+        )
         click.echo(show.printable(document["text"]))
-    click.echo(f"\n$ derivedata query {output} \"{' '.join(QUERY.split())}\"")
+    click.echo(f'\n$ derivedata query {output} "{" ".join(QUERY.split())}"')
     rows = run_query({"corpus": output}, QUERY)
     click.echo(show.table(rows.to_pylist(), rows.column_names))
     click.echo(NEXT.format(output=output, corpus=corpus))

@@ -16,9 +16,7 @@ def model_options(command):
             click.option(
                 "--context",
                 type=click.IntRange(64),
-                default=4096,
-                show_default=True,
-                help="Tokens of prompt and answer.",
+                help="Tokens of prompt and answer. Default: the model's, at most 4096.",
             ),
             click.option(
                 "--tensor-parallel", type=click.IntRange(1), default=1, show_default=True, help="GPUs a replica."
@@ -105,9 +103,7 @@ def paraphrase(
     if dry_run:
         show.forecast(dry_run_paraphrase(settings, rate=rate))
         return
-    with show.Narrator() as narrator:
-        summary = paraphrase_corpus(settings, narrator)
-    show.outcome(summary)
+    show.outcome(paraphrase_corpus(settings, show.Narrator()))
 
 
 def _whole(value: float | None) -> int | None:

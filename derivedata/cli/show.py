@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from derivedata.cli.progress import Progress, State, clock
 from derivedata.cli.quantity import shorten
+
+if TYPE_CHECKING:
+    from derivedata.pipelines.run import Outcome
 
 
 class Narrator:
@@ -28,6 +31,58 @@ class Narrator:
             yield
 
 
+def outcome(outcome: Outcome) -> None:
+    """Print what a run left: by style documents, tokens and rejects, and the books."""
+    rejected: dict[str, list[str]] = {}
+    for row in outcome.summary.rejected.to_dicts():
+        if row["stage"] == "generation":
+            rejected.setdefault(row["style"], []).append(f"{row['reason']} {row['rows']:,}")
+    rows = [
+        {
+            "style": row["style"],
+            "documents": row["documents"],
+            "tokens": row["tokens"],
+            "bytes": row["bytes"],
+            "rejected": ", ".join(rejected.pop(row["style"], [])) or "none",
+        }
+        for row in outcome.summary.styles.to_dicts()
+    ]
+    for style, told in rejected.items():
+        rows.append({"style": style, "documents": 0, "tokens": 0, "bytes": 0, "rejected": ", ".join(told)})
+    click.echo(table(rows, ["style", "documents", "tokens", "bytes", "rejected"]))
+    books = outcome.summary.books.get("generation")
+    if books:
+        counts = {"accepted": books.accepted} | {
+            name: sum(getattr(books, name).values()) for name in ("rejected", "skipped", "outside")
+        }
+        told = " + ".join(f"{name} {count:,}" for name, count in counts.items() if count or name != "outside")
+        click.echo(f"requests planned {books.planned:,} = {told}")
+        if books.skipped:
+            click.echo("skipped: " + ", ".join(f"{reason} {count:,}" for reason, count in books.skipped.items()))
+    if outcome.generated:
+        click.echo(
+            f"this run: {outcome.generated:,} new tokens in {clock(outcome.seconds)}, "
+            f"{outcome.generated / max(outcome.seconds, 1e-9):,.0f} new tokens/s"
+        )
+
+
+def examples(output: str, styles: Sequence[str]) -> list[dict[str, Any]]:
+    """The first document of each style that an output holds."""
+    from derivedata.corpus.files import corpus_files
+    from derivedata.corpus.reader import RejectedRow, read_rows
+
+    found = []
+    for style in styles:
+        for file in corpus_files([output]):
+            if f"style={style}/" not in file.path:
+                continue
+            row = next((row for row in read_rows(file) if not isinstance(row, RejectedRow)), None)
+            if row is not None:
+                found.append(row.to_dolma())
+                break
+    return found
+
+
 def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
     """Rows as aligned text; numbers to the right, with separators."""
     cells = [[_cell(row.get(column)) for column in columns] for row in rows]
@@ -35,7 +90,10 @@ def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
     right = [all(isinstance(row.get(column), int | float | None) for row in rows) for column in columns]
 
     def line(values: Sequence[str]) -> str:
-        sides = [value.rjust(width) if r else value.ljust(width) for value, width, r in zip(values, widths, right, strict=True)]
+        sides = [
+            value.rjust(width) if r else value.ljust(width)
+            for value, width, r in zip(values, widths, right, strict=True)
+        ]
         return "  ".join(sides).rstrip()
 
     return "\n".join([line(list(columns)), line(["-" * width for width in widths]), *(line(row) for row in cells)])

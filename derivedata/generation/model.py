@@ -14,12 +14,13 @@ from derivedata.errors import UserError
 from derivedata.generation import embedded, hardware
 from derivedata.generation.tokenizer import load_tokenizer
 
-__all__ = ["GPU_DEFAULT", "ModelFolder", "default_model", "load_tokenizer", "resolve_model"]
+__all__ = ["GPU_DEFAULT", "ModelFolder", "default_model", "load_tokenizer", "resolve_model", "resolve_tokenizer"]
 
 GPU_DEFAULT = "HuggingFaceTB/SmolLM2-1.7B-Instruct"
 _HUB_ID = re.compile(r"(?P<name>[\w.-]+/[\w.-]+)(@(?P<revision>[\w./-]+))?")
 # What vLLM and a tokenizer need; repositories also hold copies in other formats, of the same size again.
 _WANTED = ["*.safetensors", "*.json", "*.jinja", "tokenizer*", "*.model", "*.tiktoken", "*.txt"]
+_TOKENIZER = ["config.json", "*token*.json", "*.jinja", "*.model", "*.tiktoken", "vocab*", "merges.txt"]
 _UNWANTED = ["onnx/*", "*/onnx/*", "original/*", "runs/*", "*.gguf"]
 
 
@@ -78,6 +79,18 @@ def resolve_model(name: str | None = None, *, progress: Callable[[str], None] | 
     return _from_hub(match["name"], match["revision"], progress)
 
 
+def resolve_tokenizer(name: str) -> ModelFolder:
+    """Like `resolve_model`, for a tokenizer alone: no weights are downloaded, and a folder needs no config.json."""
+    folder = Path(name).expanduser()
+    if folder.is_dir() and any((folder / file).is_file() for file in ("tokenizer.json", "tokenizer_config.json")):
+        folder = folder.resolve()
+        return ModelFolder(path=folder, name=folder.name, revision=f"folder-sha256:{_fingerprint(folder)}")
+    match = _HUB_ID.fullmatch(name)
+    if match is not None and not folder.exists():
+        return _from_hub(match["name"], match["revision"], None, wanted=_TOKENIZER)
+    return resolve_model(name)
+
+
 def _from_folder(folder: Path) -> ModelFolder:
     folder = folder.resolve()
     if not (folder / "config.json").is_file():
@@ -105,7 +118,9 @@ def _fingerprint(folder: Path) -> str:
     return digest.hexdigest()
 
 
-def _from_hub(name: str, revision: str | None, progress: Callable[[str], None] | None) -> ModelFolder:
+def _from_hub(
+    name: str, revision: str | None, progress: Callable[[str], None] | None, *, wanted: list[str] = _WANTED
+) -> ModelFolder:
     # The hub library's bars would tear our own progress line.
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
     from huggingface_hub import snapshot_download
@@ -121,7 +136,7 @@ def _from_hub(name: str, revision: str | None, progress: Callable[[str], None] |
         progress(f"looking for {name} in the hub's cache, downloading it if need be")
     offline = "a model folder or smollm2-135m work without the hub"
     try:
-        path = Path(snapshot_download(name, revision=revision, allow_patterns=_WANTED, ignore_patterns=_UNWANTED))
+        path = Path(snapshot_download(name, revision=revision, allow_patterns=wanted, ignore_patterns=_UNWANTED))
     except GatedRepoError:
         raise UserError("the hub wants a login for this model", where=name, remedy="set HF_TOKEN") from None
     except RevisionNotFoundError:
