@@ -105,7 +105,7 @@ def rolling(runs: Runs, by: str, *, bootstrap: int = 200, **options) -> list[Hol
         bootstrap, options: as in `hold_out`.
     """
     runs = scored_runs(runs, **options)
-    folds = {"N": _folds_by_size, "x": _folds_by_x}
+    folds = {"N": folds_by_size, "x": folds_by_x}
     if by not in folds:
         raise UserError("rolling hold-out is by N or by x", value=by)
     found = []
@@ -124,13 +124,13 @@ def scored_runs(runs: Runs, *, overfit: str = "leave-out", form: str = "publishe
     return runs.take(mask)
 
 
-def _folds_by_size(runs: Runs) -> Iterator[tuple[str, NDArray, NDArray]]:
+def folds_by_size(runs: Runs) -> Iterator[tuple[str, NDArray, NDArray]]:
     sizes = np.unique(runs.N)
     for size in sizes[3:]:
         yield f"N = {size:.4g} from smaller", size > runs.N, size == runs.N
 
 
-def _folds_by_x(runs: Runs) -> Iterator[tuple[str, NDArray, NDArray]]:
+def folds_by_x(runs: Runs) -> Iterator[tuple[str, NDArray, NDArray]]:
     edge = 2.0
     while edge < runs.x.max():
         past, held = runs.x <= edge, (runs.x > edge) & (runs.x <= 2 * edge)

@@ -232,6 +232,8 @@ class Model:
         lnN, lnD, both = self.n + lnN0, self.d + lnD0, alpha + beta
         g = (np.log(alpha) + a + alpha * lnN0 - np.log(beta) - b - beta * lnD0) / both
         u = g + beta / alpha * (lnD + g)
+        # Far beyond any model: keeps exp finite while a fit wanders.
+        u = np.maximum(u, lnN - 30)
         over = lnN > u
         u_used = np.where(over, u, lnN)
         ratio = np.exp(lnN - u_used)
