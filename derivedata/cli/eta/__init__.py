@@ -14,6 +14,7 @@ COMMANDS: dict[str, str] = {
     "frontier": "derivedata.cli.eta.frontier:frontier",
     "plan": "derivedata.cli.eta.plan:plan",
     "runs": "derivedata.cli.eta.runs:runs",
+    "tokens": "derivedata.cli.eta.tokens:tokens",
 }
 
 

@@ -1,0 +1,133 @@
+"""What corpora hold, as fresh and derived tokens: read from their manifests, without reading any text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from derivedata.errors import UserError
+
+# Names under which a manifest lists tokens that are not derived.
+FRESH = ("fresh", "source", "original")
+INVENTORY = "plan/inventory.json"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Held:
+    """Derived tokens of a strategy and style: `tokens` None when not counted, `documents` None when only planned."""
+
+    strategy: str
+    style: str | None
+    documents: int | None
+    tokens: int | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Holdings:
+    """Tokens of some corpora.
+
+    Args:
+        fresh_tokens: D, or None when nobody counted the source.
+        fresh_from: where D comes from, in words.
+        held: derived tokens by strategy and style.
+        tokenizer: what they were counted with, or None.
+        notes: one line each.
+    """
+
+    fresh_tokens: float | None
+    fresh_from: str
+    held: tuple[Held, ...]
+    tokenizer: str | None
+    notes: tuple[str, ...]
+
+
+def read_holdings(corpora: Sequence[str], fresh_tokens: float | None = None) -> Holdings:
+    """Add up the manifests of some corpora.
+
+    Args:
+        corpora: output folders.
+        fresh_tokens: D as the user knows it; otherwise fresh shards, or an estimate from the size of the source.
+
+    Raises:
+        UserError: a folder without a manifest.
+    """
+    import polars as pl
+
+    from derivedata.store.manifest import Manifest
+
+    manifests = [Manifest(corpus) for corpus in corpora]
+    frame = pl.concat([manifest.summary().styles for manifest in manifests], how="vertical_relaxed")
+    if frame.is_empty():
+        raise UserError("the manifest lists no documents yet", where=", ".join(corpora))
+    notes = []
+    tokenizers = sorted({str(name) for name in frame["tokenizer"].drop_nulls()})
+    if len(tokenizers) > 1:
+        notes.append(f"tokens of several tokenizers are added up: {', '.join(tokenizers)}")
+    is_fresh = pl.col("strategy").is_null() | pl.col("strategy").is_in(FRESH)
+    held = tuple(
+        Held(strategy=s, style=style, documents=documents, tokens=tokens)
+        for s, style, documents, tokens in frame.filter(~is_fresh)
+        .group_by("strategy", "style", maintain_order=True)
+        .agg(pl.col("documents").sum(), pl.when(pl.col("tokens").is_not_null().all()).then(pl.col("tokens").sum()))
+        .iter_rows()
+    )
+    value, origin = fresh_tokens, "as given"
+    if value is None:
+        value, origin = _fresh(frame.filter(is_fresh), manifests, notes)
+    return Holdings(
+        fresh_tokens=value,
+        fresh_from=origin,
+        held=held,
+        tokenizer=tokenizers[0] if len(tokenizers) == 1 else None,
+        notes=tuple(notes),
+    )
+
+
+def _fresh(frame, manifests, notes: list[str]) -> tuple[float | None, str]:
+    if len(frame):
+        if frame["tokens"].null_count():
+            return None, "unknown: some fresh shards are not counted"
+        return float(frame["tokens"].sum()), "fresh shards of the manifest"
+    inventories = {}
+    for manifest in manifests:
+        if not manifest.folder.exists(INVENTORY):
+            return None, "unknown: derived documents only, and no record of their source"
+        rows = json.loads(manifest.folder.read(INVENTORY))
+        # Two outputs of one source count it once.
+        inventories.update({row["sha256"]: row for row in rows})
+    source_documents = sum(row["documents"] for row in inventories.values())
+    text_bytes = sum(row["text_bytes"] for row in inventories.values())
+    per_token = _bytes_per_token(manifests)
+    if per_token is None:
+        return None, "unknown: the source was not counted in tokens"
+    covered = _covered(manifests)
+    if covered < 0.95 * source_documents:
+        notes.append(
+            f"{covered:,} of {source_documents:,} source documents have derivations; the law is about derivations of"
+            " all of D, so what is derived from a part saturates earlier"
+        )
+    return text_bytes / per_token, (
+        f"estimated: {text_bytes:,} bytes of source text at {per_token:.2f} bytes a token, as in the derived text"
+    )
+
+
+def _bytes_per_token(manifests) -> float | None:
+    import polars as pl
+
+    chars = tokens = 0
+    for manifest in manifests:
+        one = manifest.scan("documents").select(
+            pl.col("chars").cast(pl.Int64).sum(), pl.col("tokens").cast(pl.Int64).sum()
+        )
+        c, t = one.collect().row(0)
+        chars, tokens = chars + (c or 0), tokens + (t or 0)
+    return chars / tokens if tokens else None
+
+
+def _covered(manifests) -> int:
+    import polars as pl
+
+    frames = [manifest.scan("documents").select("source_uid") for manifest in manifests]
+    # Exact counts of a billion uids would need as many in memory; a sketch is good to a percent.
+    return int(pl.concat(frames).select(pl.col("source_uid").approx_n_unique()).collect().item())
