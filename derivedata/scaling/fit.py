@@ -117,7 +117,9 @@ class Problem:
     model: Model
     weight: NDArray
     left_out: dict[int, str]
+    known: NDArray | None = None
     agreeing: tuple[int, int] = (0, 0)
+    minima: tuple[tuple[float, NDArray], ...] = ()
 
     @classmethod
     def of(cls, runs: Runs, settings: Settings, backbone: Law | None) -> Problem:
@@ -136,7 +138,9 @@ class Problem:
                 remedy="keep overfitted runs",
             )
         model = Model(runs, identified.parameters)
-        return cls(runs, settings, identified, model, weight, left_out)
+        # Where a law is given, its own R* is one more start.
+        known = None if backbone is None else identified.parameters.from_law(backbone)
+        return cls(runs, settings, identified, model, weight, left_out, known)
 
     @property
     def free(self) -> NDArray:
@@ -154,8 +158,12 @@ class Problem:
 
     def _from_starts(self, default: NDArray, weight: NDArray, free: NDArray, delta: float) -> Solution:
         options = {"free": free, "delta": delta, "weight": weight}
-        solution = solve(self.model, starts(self.model, default, **options), **options)
-        least = solution.objective.min()
+        candidates = starts(self.model, default, **options)
+        if self.known is not None:
+            candidates = np.vstack([candidates, np.where(free, self.known, default)])
+        solution = solve(self.model, candidates, **options)
+        self.minima = _distinct(solution)
+        least = self.minima[0][0]
         self.agreeing = (int((solution.objective < least * (1 + 1e-5) + 1e-15).sum()), len(solution.objective))
         best = [solution.best]
         return Solution(solution.theta[best], solution.objective[best], solution.converged[best])
@@ -248,3 +256,13 @@ class Problem:
             for name in names
             if free[parameters.where[name]]
         }
+
+
+def _distinct(solution: Solution, most: int = 4) -> tuple[tuple[float, NDArray], ...]:
+    """The distinct optima that starts led to, least first."""
+    found: list[tuple[float, NDArray]] = []
+    for i in np.argsort(solution.objective, kind="stable"):
+        objective = float(solution.objective[i])
+        if solution.converged[i] and (not found or objective > found[-1][0] * (1 + 1e-5)):
+            found.append((objective, solution.theta[i]))
+    return tuple(found[:most]) or ((float(solution.objective.min()), solution.theta[solution.best]),)

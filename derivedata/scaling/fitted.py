@@ -84,6 +84,7 @@ class Fit:
         sensitivity: (dropped runs, vector, objective) of refits.
         sizes: distinct N of the runs used.
         starts: (starts that reached the optimum, starts tried).
+        minima: (objective, vector) of the distinct optima found before anything was dropped, least first.
         data_sha256: `Runs.sha256` of the runs given.
         support: range of the runs used.
         n_definition: what N counts.
@@ -111,6 +112,7 @@ class Fit:
     sensitivity: tuple[tuple[int, NDArray, float], ...]
     sizes: tuple[float, ...]
     starts: tuple[int, int]
+    minima: tuple[tuple[float, NDArray], ...]
     data_sha256: str
     support: Support
     n_definition: str
@@ -144,6 +146,7 @@ class Fit:
             residual_sd=float(np.sqrt((residual[used] ** 2).sum() / max(used.sum() - problem.free.sum(), 1))),
             sizes=tuple(float(n) for n in np.unique(kept.N)),
             starts=problem.agreeing,
+            minima=problem.minima,
             data_sha256=runs.sha256(),
             support=_support(kept),
             n_definition=runs.n_definition,
@@ -180,7 +183,16 @@ class Fit:
         agreeing, tried = self.starts
         if tried > 1 and agreeing < max(2, tried // 3):
             found.append(f"only {agreeing} of {tried} starts reached the least objective: other minima exist")
+        found += [
+            f"another minimum: objective {objective:.8g}, {self._where(theta)}" for objective, theta in self.minima[1:]
+        ]
         return found
+
+    def _where(self, theta: NDArray) -> str:
+        law = self._law(theta)
+        places = [f"R*[{s}] {float(law.r_star(self.centre.N, self.centre.D, s)):.4g}" for s in self.strategies]
+        places += [f"R_N {law.R_N:.4g}"] if law.R_N is not None else []
+        return ", ".join(places or [f"alpha {law.alpha:.4g}, beta {law.beta:.4g}"])
 
     @cached_property
     def ensemble(self) -> Ensemble:
@@ -280,6 +292,7 @@ class Fit:
             "sensitivity": [[k, _plain(theta.tolist()), objective] for k, theta, objective in self.sensitivity],
             "sizes": list(self.sizes),
             "starts": list(self.starts),
+            "minima": [[objective, _plain(theta.tolist())] for objective, theta in self.minima],
             "support": {"N": self.support.N, "tpp": self.support.tpp, "x": dict(self.support.x)},
         }
 
@@ -324,6 +337,7 @@ class Fit:
             sensitivity=tuple((k, _vector(vector), objective) for k, vector, objective in data["sensitivity"]),
             sizes=tuple(data["sizes"]),
             starts=tuple(data["starts"]),
+            minima=tuple((objective, _vector(vector)) for objective, vector in data["minima"]),
             data_sha256=runs["sha256"],
             support=Support(N=tuple(support["N"]), tpp=tuple(support["tpp"]), x=support["x"]),
             n_definition=data["n_definition"],

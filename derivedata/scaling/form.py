@@ -61,6 +61,12 @@ FORMS: dict[str, Form] = {
         ),
         Form(name="drift", about="R* grows or shrinks with x: exponent of (1 + x) for each strategy", drift=True),
         Form(name="worth", about="first derived token worth w, not 1, fitted for each strategy", worth=True),
+        Form(
+            name="offset-worth",
+            about="D0 tokens added to D_eff, and a first derived token worth w",
+            offset=True,
+            worth=True,
+        ),
         Form(name="overfit", about="loss rises again with many epochs: G x^p (N/D)^q added", overfit=True),
     )
 }

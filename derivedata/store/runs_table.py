@@ -35,11 +35,13 @@ ALIASES: dict[str, tuple[str, ...]] = {
 class RunsTable:
     """Columns n_params, fresh_tokens, derived_tokens, loss (float), strategy (str), and seed, weight, cluster if given.
 
-    `notes` says what was worked out from other columns, a line each.
+    `notes` says what was worked out from other columns, a line each; `others` holds the columns that mean nothing here,
+    for conditions on runs.
     """
 
     columns: dict[str, NDArray]
     notes: tuple[str, ...]
+    others: dict[str, NDArray]
 
 
 def read_runs_table(path: str | Path, *, n_column: str | None = None) -> RunsTable:
@@ -89,7 +91,10 @@ class _Columns:
             # A column of empty cells says nothing.
             if name in self.found and any(_given(cell) for cell in self.found[name]):
                 columns[name] = np.array([str(c) if _given(c) else None for c in self.found[name]], object)
-        return RunsTable(columns, tuple(self.notes))
+        others = {
+            name: np.array(self.frame[name].to_list(), object) for name in self.frame.columns if name not in columns
+        }
+        return RunsTable(columns, tuple(self.notes), others)
 
     def _tokens(self, N: NDArray) -> tuple[NDArray, NDArray, bool]:
         """Fresh and derived tokens, and whether the derived ones are known to be repeats."""

@@ -15,16 +15,27 @@ if TYPE_CHECKING:
 
 
 def read_runs(
-    path: str | Path, *, n_column: str | None = None, n_definition: str | None = None, vocabulary: int | None = None
+    path: str | Path,
+    *,
+    where: str | None = None,
+    n_column: str | None = None,
+    n_definition: str | None = None,
+    vocabulary: int | None = None,
 ) -> tuple[Runs, list[str]]:
-    """Runs of a table, checked, and what to say about them (worked-out columns, rows left out, doubts)."""
+    """Runs of a table that meet a condition, checked, and what to say about them (rows left out, doubts)."""
+    from derivedata.cli.eta.selection import select
     from derivedata.scaling.diagnostics import check_runs
     from derivedata.scaling.runs import Runs
     from derivedata.store.runs_table import read_runs_table
 
     table = read_runs_table(path, n_column=n_column)
     meaning = n_definition or f"column {n_column or 'n_params'} as the table gives it"
-    runs, notes = check_runs(Runs.of_columns(table.columns, meaning), vocabulary)
+    runs = Runs.of_columns(table.columns, meaning)
+    if where:
+        runs = runs.take(select(runs, where, table.others))
+        if len(runs) == 0:
+            raise UserError("no run meets the condition", where=path, value=where)
+    runs, notes = check_runs(runs, vocabulary)
     return runs, [*table.notes, *notes]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,13 +42,14 @@ _WORDS = {
 }
 
 
-def select(runs: Runs, condition: str) -> NDArray:
+def select(runs: Runs, condition: str, others: Mapping[str, NDArray] | None = None) -> NDArray:
     """Mask of the runs that meet a condition.
 
     Comparisons of n_params, fresh_tokens, derived_tokens, loss, weight, x, tpp, row with numbers (60M, 1e9) and of
-    strategy and seed with words, joined by `and`, `or`, `not` and parentheses.
+    strategy and seed with words, joined by `and`, `or`, `not` and parentheses. `others` are further columns of the
+    table (one entry a row of it), compared as numbers where they are numbers.
     """
-    parser = _Parser(condition, runs)
+    parser = _Parser(condition, runs, others or {})
     mask = parser.either()
     if parser.peek() is not None:
         raise parser.error(f"{parser.peek()!r} was not expected")
@@ -55,8 +57,8 @@ def select(runs: Runs, condition: str) -> NDArray:
 
 
 class _Parser:
-    def __init__(self, condition: str, runs: Runs):
-        self.condition, self.runs, self.at = condition, runs, 0
+    def __init__(self, condition: str, runs: Runs, others: Mapping[str, NDArray]):
+        self.condition, self.runs, self.others, self.at = condition, runs, others, 0
         self.tokens: list[str] = []
         end = len(condition.rstrip())
         place = 0
@@ -68,7 +70,7 @@ class _Parser:
             place = match.end()
 
     def error(self, what: str) -> UserError:
-        known = ", ".join([*_NUMBERS, *_WORDS])
+        known = ", ".join([*_NUMBERS, *_WORDS, *self.others])
         return UserError(
             f"condition not understood: {what}",
             value=self.condition,
@@ -118,10 +120,23 @@ class _Parser:
             if sign not in ("==", "=", "!="):
                 raise self.error(f"{column} can only be compared by == and !=")
             return np.asarray(_COMPARE[sign](_WORDS[column](self.runs), value), bool)
-        if column not in _NUMBERS:
+        if column in _NUMBERS:
+            return np.asarray(_COMPARE[sign](_NUMBERS[column](self.runs), self._number(value)), bool)
+        if column not in self.others:
             raise self.error(f"there is no column {column!r}")
+        return self._other(self.others[column][self.runs.row - 1], sign, value)
+
+    def _number(self, value: str) -> float:
         try:
-            number = float(value) if re.fullmatch(r"[+-]?[\d.]+(e[+-]?\d+)?", value, re.I) else parse_quantity(value)
+            return float(value) if re.fullmatch(r"[+-]?[\d.]+(e[+-]?\d+)?", value, re.I) else parse_quantity(value)
         except ValueError:
             raise self.error(f"{value!r} is no number") from None
-        return np.asarray(_COMPARE[sign](_NUMBERS[column](self.runs), number), bool)
+
+    def _other(self, cells: NDArray, sign: str, value: str) -> NDArray:
+        try:
+            numbers = np.array([np.nan if cell in (None, "") else float(cell) for cell in cells])
+        except (TypeError, ValueError):
+            if sign not in ("==", "=", "!="):
+                raise self.error("words can only be compared by == and !=") from None
+            return np.asarray(_COMPARE[sign](np.array([str(cell) for cell in cells]), value), bool)
+        return np.asarray(_COMPARE[sign](numbers, self._number(value)), bool)

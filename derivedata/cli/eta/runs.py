@@ -1,0 +1,74 @@
+"""`derivedata eta runs RUNS`: the eta of each single run, with its error."""
+
+from __future__ import annotations
+
+import click
+
+from derivedata.cli.eta import words
+from derivedata.cli.eta.fit import n_column_option, n_definition_option, vocabulary_option
+from derivedata.cli.eta.inputs import read_fit, read_runs
+from derivedata.cli.quantity import shorten
+
+
+@click.command()
+@click.argument("runs")
+@words.law_option
+@click.option("--noise", type=float, help="Scatter of ln L of a run.  [default: that of the fit; 0.0326 for a preset]")
+@click.option("--where", metavar="CONDITION", help="Only these runs: 'strategy==repeat and x>=7'.")
+@n_column_option
+@n_definition_option
+@vocabulary_option
+@words.json_option
+def runs(*, runs, law, noise, where, n_column, n_definition, vocab, as_json) -> None:
+    """Show the eta that would give each run exactly its loss.
+
+    Above 1 is normal (noise, or tokens better than fresh ones) and is never clipped. A loss at or below E + A/N^alpha
+    has no eta.
+    """
+    from derivedata.cli.eta.inputs import read_ensemble
+    from derivedata.scaling.empirical import NO_DERIVED, eta_empirical
+    from derivedata.scaling.presets import PRESETS
+
+    table, notes = read_runs(runs, where=where, n_column=n_column, n_definition=n_definition, vocabulary=vocab)
+    ensemble = read_ensemble(law)
+    if noise is None and law not in PRESETS:
+        noise = read_fit(law).residual_sd
+    found = eta_empirical(table, ensemble, noise=noise)
+    rows = [
+        {
+            "row": int(table.row[i]),
+            "strategy": str(table.strategy[i]),
+            "n_params": float(table.N[i]),
+            "tpp": float(table.tpp[i]),
+            "x": float(table.x[i]),
+            "loss": float(table.loss[i]),
+            "eta": float(found.eta[i]),
+            "error": float(found.error[i]),
+            "law_eta": float(found.predicted[i]),
+            "flag": str(found.flag[i]),
+        }
+        for i in range(len(table))
+        if found.flag[i] != NO_DERIVED
+    ]
+    if as_json:
+        words.print_json(
+            {"law": ensemble.law.name, "n_definition": ensemble.law.n_definition, "runs": rows, "notes": notes}
+        )
+        return
+    click.echo(f"{'row':>5}  {'strategy':<14}{'N':>7}{'TPP':>8}{'x':>8}{'loss':>9}{'eta':>9}{'+-':>8}{'law':>8}  flag")
+    for row in rows:
+        click.echo(
+            f"{row['row']:>5}  {row['strategy']:<14}{shorten(row['n_params']):>7}{row['tpp']:>8.4g}{row['x']:>8.3g}"
+            f"{row['loss']:>9.4f}{row['eta']:>9.3f}{row['error']:>8.2f}{row['law_eta']:>8.3f}  {row['flag']}"
+        )
+    silent = len(table) - len(rows)
+    for name in dict.fromkeys(row["strategy"] for row in rows):
+        mine = [row["flag"] for row in rows if row["strategy"] == name]
+        undefined = sum(flag not in ("", ">1", "<0") for flag in mine)
+        click.echo(
+            f"{name}: {len(mine)} runs, {mine.count('>1')} above 1, {mine.count('<0')} below 0, {undefined} undefined"
+        )
+    if silent:
+        click.echo(f"{silent} runs without derived tokens say nothing of eta")
+    for line in [*words.standing(ensemble), *(f"note: {note}" for note in notes)]:
+        click.echo(line)
