@@ -1,4 +1,4 @@
-"""Who is writing an output now: a heartbeat file a process, so that a second command says so instead of doing work twice.
+"""Who is writing an output now: a heartbeat file a process, so that a second command says so instead of working twice.
 
 Leases only save work; nothing relies on them for correctness.
 """
