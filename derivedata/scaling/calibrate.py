@@ -162,9 +162,9 @@ def calibrate(
     target = sample.own @ probe
     middle = sample.weight @ sample.own
     sd = float(np.sqrt(sample.weight @ (target - middle @ probe) ** 2))
-    ensemble = _ensemble(prior, parameters, middle, sample.own[kept], sample.backbone[kept])
     ensemble = replace(
-        ensemble, interval=f"95% of {draws} posterior draws: {prior.law.name} as prior, {len(runs)} runs"
+        _ensemble(prior, parameters, middle, sample.own[kept], sample.backbone[kept], reach=float(runs.x.max())),
+        interval=f"95% of {draws} posterior draws: {prior.law.name} as prior, {len(runs)} runs",
     )
     vectors = posterior.vectors(sample.own[kept], sample.backbone[kept])
     best, cheapest = _next_runs(posterior, vectors, target[kept], candidates or _grid(np.unique(runs.N)), sd)
@@ -227,7 +227,9 @@ def _own_prior(prior: Ensemble, parameters: Parameters, like: str | None, betwee
     return common(prior.law), between.covariance() + np.cov([common(law) for law in prior.draws], rowvar=False)
 
 
-def _ensemble(prior: Ensemble, parameters: Parameters, middle: NDArray, own: NDArray, backbone: NDArray) -> Ensemble:
+def _ensemble(
+    prior: Ensemble, parameters: Parameters, middle: NDArray, own: NDArray, backbone: NDArray, *, reach: float
+) -> Ensemble:
     """The prior's laws with the new strategy beside the others; backbone 0 is the central law, i the draw i - 1."""
     name, central = parameters.strategies[0], parameters.from_law(replace(prior.law, strategies={}))
     laws = (prior.law, *prior.draws)
@@ -240,9 +242,12 @@ def _ensemble(prior: Ensemble, parameters: Parameters, middle: NDArray, own: NDA
     def with_new(law: Law, three: NDArray) -> Law:
         return replace(law, strategies={**law.strategies, name: saturation(three)}, support=None)
 
+    support = prior.law.support
+    if support is not None:
+        support = replace(support, x={**support.x, name: reach})
     label = f"{prior.law.name} calibrated for {name}"
     return Ensemble(
-        law=replace(with_new(prior.law, middle), name=label, support=prior.law.support),
+        law=replace(with_new(prior.law, middle), name=label, support=support),
         draws=tuple(with_new(laws[i], three) for i, three in zip(backbone, own, strict=True)),
     )
 

@@ -8,6 +8,7 @@ import click
 
 # Command name -> "module:attribute".
 COMMANDS: dict[str, str] = {
+    "calibrate": "derivedata.cli.eta.calibrate:calibrate",
     "check": "derivedata.cli.eta.check:check",
     "design": "derivedata.cli.eta.design:design",
     "fit": "derivedata.cli.eta.fit:fit",

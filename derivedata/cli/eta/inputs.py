@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from derivedata.errors import UserError
 
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
     from derivedata.scaling.ensemble import Ensemble
     from derivedata.scaling.fitted import Fit
     from derivedata.scaling.runs import Runs
+
+Built = TypeVar("Built")
 
 
 def read_runs(
@@ -43,6 +46,26 @@ def read_fit(path: str | Path) -> Fit:
     """The fit in a file of `derivedata eta fit`."""
     from derivedata.scaling.fitted import Fit
 
+    return _rebuild(path, _read_json(path), Fit.from_dict)
+
+
+def read_ensemble(name: str) -> Ensemble:
+    """A law with its draws: the name of a preset, or a file of `eta fit` or `eta calibrate`."""
+    from derivedata.scaling.calibrated import KIND, calibration_from_dict
+    from derivedata.scaling.fitted import Fit
+    from derivedata.scaling.presets import PRESETS, preset_ensemble
+
+    if name in PRESETS:
+        return preset_ensemble(name)
+    if not Path(name).exists():
+        raise UserError("no such law", value=name, remedy=f"known are {', '.join(PRESETS)}, or a file of `eta fit`")
+    data = _read_json(name)
+    if data.get("kind") == KIND:
+        return _rebuild(name, data, calibration_from_dict)
+    return _rebuild(name, data, Fit.from_dict).ensemble
+
+
+def _read_json(path: str | Path) -> dict:
     try:
         data = json.loads(Path(path).read_text())
     except FileNotFoundError:
@@ -51,21 +74,14 @@ def read_fit(path: str | Path) -> Fit:
         raise UserError("not a fit of `derivedata eta fit`", where=path, value=str(error)) from None
     if not isinstance(data, dict):
         raise UserError("not a fit of `derivedata eta fit`", where=path)
+    return data
+
+
+def _rebuild(path: str | Path, data: dict, build: Callable[[dict], Built]) -> Built:
     try:
-        return Fit.from_dict(data)
-    except (KeyError, TypeError, ValueError) as error:
+        return build(data)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError("a damaged fit", where=path, value=repr(error), remedy="fit again") from None
-
-
-def read_ensemble(name: str) -> Ensemble:
-    """A law with its draws: the name of a preset, or a fit file."""
-    from derivedata.scaling.presets import PRESETS, preset_ensemble
-
-    if name in PRESETS:
-        return preset_ensemble(name)
-    if not Path(name).exists():
-        raise UserError("no such law", value=name, remedy=f"known are {', '.join(PRESETS)}, or a file of `eta fit`")
-    return read_fit(name).ensemble
 
 
 def write_json(path: str | Path, data: dict) -> None:
