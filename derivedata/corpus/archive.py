@@ -62,23 +62,19 @@ def detect(head: bytes) -> str | None:
     return None
 
 
-def blocks(source: Source, *, codec: str | None = None) -> Iterator[Block | Fault]:
+def blocks(source: Source, *, plain: bool = False) -> Iterator[Block | Fault]:
     """Everything in the file from where the source stands, which must be the start of a frame.
 
     Args:
         source: the raw bytes.
-        codec: what the file is known to be ('plain' or a key of MAGICS); None looks at the first bytes.
+        plain: the file is known to be plain text, whatever its first bytes look like.
     """
     head = source.peek(LONGEST_MAGIC)
-    kind = codec or detect(head)
-    if kind is None:
-        for magic, name in UNSUPPORTED.items():
-            if head.startswith(magic):
-                yield Fault(
-                    "unsupported-archive", f"{name} is not read here; unpack it or compress it with zstd or gzip"
-                )
-                return
-    if kind in (None, "plain"):
+    for magic, name in UNSUPPORTED.items():
+        if head.startswith(magic) and not plain:
+            yield Fault("unsupported-archive", f"{name} is not read here; unpack it or compress it with zstd or gzip")
+            return
+    if plain or detect(head) is None:
         while data := source.read():
             yield Block(data, source.offset - len(data), 0)
         return

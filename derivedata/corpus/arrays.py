@@ -82,12 +82,14 @@ class ArrayScanner:
                     return True, self._take(at)
                 else:  # the bytes end inside the string, perhaps behind a backslash
                     self._at = at
-                    return False, self._check_length()
+                    self._check_length()
+                    return False, None
                 continue
             token = OUTSIDE.search(buffer, self._at)
             if token is None:
                 self._at = len(buffer)
-                return False, self._check_length()
+                self._check_length()
+                return False, None
             self._at = token.end()
             kind = token.group()
             if kind == b'"':
@@ -99,14 +101,13 @@ class ArrayScanner:
                 if self._depth == 0:
                     return True, self._take(self._at)
 
-    def _check_length(self):
+    def _check_length(self) -> None:
         """Keep what is held of an element bounded: beyond the limit only its beginning stays."""
         if not self._too_long and len(self._buffer) > self._limit:
             self._too_long, self._kept, self._kept_line = True, self._buffer[: min(self._limit, 1 << 14)], self.line
         if self._too_long:
             self._drop(self._at)
             self._at = 0
-        return None
 
     def _take(self, end: int) -> tuple[int, bytes, bool]:
         line, element = self.line, self._buffer[:end]

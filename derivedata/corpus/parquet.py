@@ -28,11 +28,18 @@ class ParquetRows:
     be decoded are one reject each.
     """
 
-    def __init__(self, file: CorpusFile, at: Position):
-        self._file, self._at = file, at
+    def __init__(self, file: CorpusFile, at: Position, *, first: int, stop: int):
+        self._file, self._at, self._first, self._stop = file, at, first, stop
         self._starts: list[tuple[int, int]] = []  # (first row, row group)
 
     def __iter__(self) -> Iterator[Document | RejectedRow]:
+        for item in self._all():
+            if item.row >= self._first:
+                yield item
+            if item.row + 1 == self._stop:
+                return
+
+    def _all(self) -> Iterator[Document | RejectedRow]:
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -160,6 +167,9 @@ class ParquetFrames:
         ends = [offset for offset, _, _ in self._groups[1:]] + [end]
         return [Frame(at, stop - at, first, rows) for (at, first, rows), stop in zip(self._groups, ends, strict=True)]
 
+    def stop(self) -> None:
+        """Nothing runs beside the caller here."""
+
     def _flush(self) -> None:
         import pyarrow as pa
 
@@ -183,9 +193,7 @@ def _columns(row: Mapping) -> tuple[str | None, ...]:
     known = []
     for name in DOLMA_FIELDS:
         value = row.get(name)
-        if name == "metadata" and value is not None:
-            value = as_json(value)
-        elif value is not None and not isinstance(value, str):
+        if value is not None and (name == "metadata" or not isinstance(value, str)):
             value = as_json(value)
         known.append(value)
     extra = {key: value for key, value in row.items() if key not in DOLMA_FIELDS}

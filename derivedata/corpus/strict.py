@@ -16,6 +16,7 @@ import orjson
 from derivedata.corpus.document import REJECTED_TEXT_CHARS
 
 BOM = b"\xef\xbb\xbf"
+SIMPLE = frozenset({str, int, bool, type(None)})
 MAX_DEPTH = 200  # orjson writes 254 levels; rows deeper than this are nobody's documents
 
 REASONS = {
@@ -58,19 +59,24 @@ def is_blank(line: bytes) -> bool:
 
 
 def is_plain(values: Iterable, depth: int = 2) -> bool:
-    """Whether orjson read these values exactly: no number that may be an integer beyond 64 bits (orjson makes a float
-    of it without a word), no deep nesting."""
+    """Whether orjson carries these values exactly, both ways; for rows it has read or written, and fast.
+
+    orjson reads an integer beyond 64 bits as a float and writes NaN as null, without a word in either case. So a float
+    that is huge or not finite is not plain, and neither is deep nesting, which Python's json cannot write.
+    """
     for value in values:
-        kind = value.__class__
+        kind = type(value)
         if kind is str or kind is int:
             continue
+        if kind is float:
+            if not -9.2e18 < value < 9.2e18:
+                return False
+            continue
         if kind is dict:
-            if value and (depth > MAX_DEPTH or not is_plain(value.values(), depth + 1)):
-                return False
-        elif kind is list:
-            if value and (depth > MAX_DEPTH or not is_plain(value, depth + 1)):
-                return False
-        elif kind is float and not -9.2e18 < value < 9.2e18:
+            value = value.values()
+        elif kind is not list and kind is not tuple:
+            continue
+        if not SIMPLE.issuperset(map(type, value)) and (depth > MAX_DEPTH or not is_plain(value, depth + 1)):
             return False
     return True
 

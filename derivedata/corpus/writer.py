@@ -11,13 +11,14 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import orjson
 
 from derivedata.corpus.frames import Frame
-from derivedata.corpus.strict import BadRow, check_values
+from derivedata.corpus.strict import BadRow, check_values, is_plain
 from derivedata.errors import UserError
 
 DEFAULT_LEVELS = {"jsonl.zst": 3, "jsonl.gz": 2, "parquet": 3}
@@ -75,22 +76,25 @@ class ShardWriter:
             )
         self.path = Path(path)
         self.shard: ShardFile | None = None
-        self._rows = 0
         try:
             self._sink = _HashedFile(self.path)
         except OSError as error:
-            raise UserError("the shard cannot be written", where=self.path, value=error.strerror) from error
+            raise self._failure(error) from error
         if format == "parquet":
             from derivedata.corpus.parquet import ParquetFrames
 
             self._frames = ParquetFrames(self._sink, level, frame_bytes)
         else:
             self._frames = _JsonFrames(self._sink, format, level, frame_bytes)
-        self.write = self._frames.add
 
     def write(self, row: Mapping) -> None:
         """Add a row: a mapping with string keys, as `Document.to_dolma()` gives it."""
-        raise NotImplementedError  # replaced in __init__: the way of the format, without a call in between
+        if self.shard is not None:
+            raise ValueError("the shard is closed")
+        try:
+            self._frames.add(row)
+        except OSError as error:
+            raise self._failure(error) from error
 
     def close(self) -> ShardFile:
         """Write what is left, make it durable, and return what the file is. Calling it again changes nothing."""
@@ -99,25 +103,33 @@ class ShardWriter:
                 frames = self._frames.finish()
                 self._sink.sync()
             except OSError as error:
-                raise UserError("the shard cannot be written", where=self.path, value=error.strerror) from error
+                raise self._failure(error) from error
             rows = sum(frame.rows for frame in frames)
             self.shard = ShardFile(self.path, self._sink.bytes, self._sink.sha256, rows, frames)
         return self.shard
 
     def discard(self) -> None:
-        """Close and remove the file."""
+        """Stop and remove the file."""
+        self._frames.stop()
         self._sink.close()
         with contextlib.suppress(FileNotFoundError):
             self.path.unlink()
+
+    def _failure(self, error: OSError) -> UserError:
+        return UserError("the shard cannot be written", where=self.path, value=error.strerror)
 
     def __enter__(self) -> ShardWriter:
         return self
 
     def __exit__(self, kind, *exc) -> None:
-        if kind is None:
-            self.close()
-        else:
+        if kind is not None:
             self.discard()
+            return
+        try:
+            self.close()
+        except BaseException:
+            self.discard()
+            raise
 
 
 def encode_row(row: Mapping) -> bytes:
@@ -129,46 +141,81 @@ def encode_row(row: Mapping) -> bytes:
     try:
         line = orjson.dumps(row, option=STRICT)
     except TypeError:
-        line = None
-    # orjson writes NaN as null without a word; only a row with a null in it can hold one.
-    if line is None or b"null" in line:
-        try:
-            check_values(row)
-        except BadRow as bad:
-            raise UserError("the row cannot be written as JSON", where=bad.reason, value=bad.detail) from None
-        if line is None:  # integers beyond 64 bits
-            line = json.dumps(row, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
-    return line
+        pass
+    else:
+        if is_plain(row.values()):
+            return line
+    try:
+        check_values(row)
+    except BadRow as bad:
+        raise UserError("the row cannot be written as JSON", where=bad.reason, value=bad.detail) from None
+    # An integer beyond 64 bits, or a subclass that counts as its base.
+    return json.dumps(row, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
 
 
 # Types that JSON does not know are refused, not turned into strings behind the caller's back.
+DUMPS = orjson.dumps
 STRICT = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
 
 
 class _JsonFrames:
-    """JSON lines, collected to frames and compressed one frame at a time."""
+    """JSON lines, collected to frames and compressed one frame at a time.
+
+    From the second frame on a thread compresses, hashes and writes a frame while the caller makes the next one (all
+    three release the GIL); no more than one frame waits, so memory stays bounded and the order is kept.
+    """
 
     def __init__(self, sink: _HashedFile, format: str, level: int, frame_bytes: int):
         self._sink, self._compress = sink, _compressor(format, level)
         self._frame_bytes, self._lines, self._size = frame_bytes, [], 0
         self._frames: list[Frame] = []
         self._first_row = 0
+        self._thread: ThreadPoolExecutor | None = None
+        self._writing: Future | None = None
 
     def add(self, row: Mapping) -> None:
-        line = encode_row(row)
+        # encode_row's short way, written out: this runs for every document.
+        try:
+            line = DUMPS(row, None, STRICT)
+        except TypeError:
+            line = encode_row(row)
+        else:
+            if not is_plain(row.values()):
+                line = encode_row(row)
         self._lines.append(line)
         self._size += len(line) + 1
         if self._size >= self._frame_bytes:
             self._flush()
 
     def finish(self) -> list[Frame]:
+        self._wait()
         # An empty shard is one empty frame: a valid archive, not a file of zero bytes.
         if self._lines or not self._frames:
-            self._flush()
+            self._write(self._lines)
+            self._lines = []
+        self.stop()
         return self._frames
+
+    def stop(self) -> None:
+        """End the thread."""
+        if self._thread is not None:
+            self._thread.shutdown()
+            self._thread = None
 
     def _flush(self) -> None:
         lines, self._lines, self._size = self._lines, [], 0
+        self._wait()
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(1, "shard-writer")
+        self._writing = self._thread.submit(self._write, lines)
+
+    def _wait(self) -> None:
+        """Until the frame under way is written; what went wrong there is raised here."""
+        if self._writing is not None:
+            writing, self._writing = self._writing, None
+            writing.result()
+
+    def _write(self, lines: list[bytes]) -> None:
         data = self._compress(b"\n".join([*lines, b""]) if lines else b"")
         self._frames.append(Frame(self._sink.bytes, len(data), self._first_row, len(lines)))
         self._first_row += len(lines)
