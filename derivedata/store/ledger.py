@@ -9,11 +9,13 @@ decision alone and may be done by anyone, any number of times. The units part is
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Iterator, Mapping
 
 from derivedata.errors import UserError
 from derivedata.store import journal as journals
 from derivedata.store.adopt import adopt
+from derivedata.store.compaction import compact
 from derivedata.store.decision import ROOM, Decision, decision_path
 from derivedata.store.journal import Journal
 from derivedata.store.kinds import Kinds
@@ -31,6 +33,9 @@ from derivedata.store.tables import (
 )
 from derivedata.store.units import Unit, is_unit_name
 
+# After so many commits of one writer the manifest is compacted, so that listings stay short however long a run is.
+COMPACT_EVERY = 500
+
 
 class AlreadyCommitted(Exception):
     """Another writer committed the unit while we worked on it: drop what we have and go on with the next."""
@@ -44,6 +49,7 @@ class Ledger:
         self.writer = writer or journals.writer_name()
         self.snapshots = Snapshots(folder)
         self.kinds = Kinds(folder)
+        self._commits = 0
 
     # -- what is there ------------------------------------------------------------------------------------------
 
@@ -174,6 +180,12 @@ class Ledger:
             raise self._overlap(unit, other)
         created = self.publish(unit.name, part)
         self._clear(decision.unit if decision else unit)
+        self._commits += created
+        if created and self._commits % COMPACT_EVERY == 0:
+            try:
+                compact(self.folder, at_least=COMPACT_EVERY)
+            except UserError as error:  # the commit stands; whoever reads or verifies the manifest meets this again
+                warnings.warn(error.line, stacklevel=2)
         return created
 
     def publish(self, name: str, part: Part) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -41,14 +40,14 @@ def read_part(folder: Folder, name: str) -> ReadPart:
     path = part_path("units", name)
     data = folder.read(path)
     try:
-        file = pq.ParquetFile(io.BytesIO(data))
+        file = pq.ParquetFile(pa.BufferReader(data))
         fields = json.loads(file.metadata.metadata[BOOKS_KEY])
         return ReadPart(
             name=name,
             stage=fields["stage"],
             books=Books.from_dict(fields["books"]),
             rows=fields["rows"],
-            shards=file.read().replace_schema_metadata(None),
+            shards=file.read(use_threads=False).replace_schema_metadata(None),
         )
     except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:
         raise UserError("a damaged part of the manifest", where=folder.url_of(path), value=str(error)) from error
@@ -59,6 +58,6 @@ def read_table_part(folder: Folder, table: str, name: str) -> pa.Table:
     path = part_path(table, name)
     data = folder.read(path)
     try:
-        return pq.ParquetFile(io.BytesIO(data)).read().replace_schema_metadata(None)
+        return pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False).replace_schema_metadata(None)
     except (pa.ArrowException, OSError) as error:
         raise UserError("a damaged part of the manifest", where=folder.url_of(path), value=str(error)) from error

@@ -197,7 +197,7 @@ def _said(connection: duckdb.DuckDBPyConnection, sql: str) -> Iterator[None]:
             named = [name for name in _there_is(connection) if re.search(rf"\b{re.escape(name)}\b", sql)]
             candidates = re.search(r"Candidate bindings: ([^\n]*)", rest)
             if named:
-                remedy = "; ".join(f"{name} has {', '.join(_columns(connection, name))}" for name in named[:2])
+                remedy = "there are " + "; ".join(f"{', '.join(_columns(connection, n))} in {n}" for n in named[:2])
             elif candidates:
                 remedy = f"there are {candidates[1]}"
         raise UserError(what, where="query", remedy=remedy) from error
