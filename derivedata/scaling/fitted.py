@@ -196,23 +196,18 @@ class Fit:
 
     @cached_property
     def ensemble(self) -> Ensemble:
-        """The law with its draws: bootstrap refits, or normal draws of the sandwich covariance when there are none."""
+        """The law with its draws: bootstrap refits, or t draws of the sandwich covariance when there are none."""
         if len(self.draws):
             draws, how = self.draws, f"95% bootstrap over {self.cells} (N, D) cells"
         else:
-            rng = np.random.default_rng(self.settings.seed)
-            draws = np.clip(
-                rng.multivariate_normal(self.theta_finite, self.covariance, size=400, method="eigh"),
-                self.parameters.low, self.parameters.high,
-            )  # fmt: skip
+            rng, freedom = np.random.default_rng(self.settings.seed), max(self.cells - 1, 2)
+            normal = rng.multivariate_normal(np.zeros(len(self.theta)), self.covariance, size=400, method="eigh")
+            # Student's t: the covariance itself rests on few clusters.
+            normal *= np.sqrt(freedom / rng.chisquare(freedom, size=(400, 1)))
+            draws = np.clip(self.theta + normal, self.parameters.low, self.parameters.high)
             draws = np.where(self.free, draws, self.theta)
-            how = "95% normal interval from cluster-robust sandwich errors"
+            how = f"95% interval from cluster-robust sandwich errors, t with {freedom} degrees of freedom"
         return Ensemble(law=self.law, draws=tuple(self._law(theta) for theta in draws), interval=how)
-
-    @property
-    def theta_finite(self) -> NDArray:
-        """`theta` with absent terms (ln D0 = -inf) at 0."""
-        return np.where(np.isfinite(self.theta), self.theta, 0.0)
 
     def constants(self) -> dict[str, Estimate]:
         """Constants of the law with 95% intervals, R* at the centre included; open profile ends are infinite or 0."""

@@ -168,7 +168,9 @@ class Law:
         """R*: the limit of eta D'/D, and the x at which the next token is worth 1/e (x matters only with a drift)."""
         s = self.saturation(strategy)
         N, D = np.asarray(N, float), np.asarray(D, float)
-        return np.exp(s.lnK + s.rho * np.log(D / N) + s.sigma * np.log(N) + s.drift * np.log1p(np.asarray(x, float)))
+        lnR = s.lnK + s.rho * np.log(D / N) + s.sigma * np.log(N)
+        # Endless tokens (x infinite) are asked about only where R* does not move with x.
+        return np.exp(lnR + s.drift * np.log1p(np.asarray(x, float)) if s.drift else lnR + 0 * np.minimum(x, 1.0))
 
     def gain(self, N: ArrayLike, D: ArrayLike, Dp: ArrayLike, strategy: str) -> NDArray:
         """eta D'/D of one strategy: derived tokens in fresh-token equivalents, per fresh token."""

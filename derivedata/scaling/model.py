@@ -233,7 +233,7 @@ class Model:
         g = (np.log(alpha) + a + alpha * lnN0 - np.log(beta) - b - beta * lnD0) / both
         u = g + beta / alpha * (lnD + g)
         # Far beyond any model: keeps exp finite while a fit wanders.
-        u = np.maximum(u, lnN - 30)
+        u = np.maximum(u, lnN - 300)
         over = lnN > u
         u_used = np.where(over, u, lnN)
         ratio = np.exp(lnN - u_used)

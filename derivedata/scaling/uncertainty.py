@@ -45,7 +45,8 @@ def sandwich(
 ) -> NDArray:
     """Covariance (p, p) of the free parameters by the cluster-robust sandwich; zero elsewhere.
 
-    Parameters at a bound are held there. Clusters are what the errors may be correlated in; G/(G-1) corrects for few.
+    Parameters at a bound are held there. Clusters are what the errors may be correlated in; G/(G-1) (n-1)/(n-p)
+    corrects for few of them. With a dozen clusters its intervals still cover a little less than they say.
     """
     value, jacobian = model.value_and_jacobian(theta)
     residual = value - model.lnloss
@@ -58,8 +59,9 @@ def sandwich(
     labels = np.unique(cluster, return_inverse=True)[1].reshape(-1)
     summed = np.zeros((labels.max() + 1, len(which)))
     np.add.at(summed, labels, scores.T)
-    groups = len(summed)
-    meat = summed.T @ summed * groups / max(groups - 1, 1)
+    groups, count = len(np.unique(labels[weight > 0])), int((weight > 0).sum())
+    few = groups / max(groups - 1, 1) * (count - 1) / max(count - len(which), 1)
+    meat = summed.T @ summed * few
     covariance = np.zeros((len(theta), len(theta)))
     covariance[np.ix_(which, which)] = bread @ meat @ bread
     return covariance
