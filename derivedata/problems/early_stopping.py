@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -176,7 +177,7 @@ def label_chances(correct: np.ndarray, n: np.ndarray, bands: Bands, prior: BetaM
     correct, n = np.asarray(correct), np.asarray(n)
     edges = sorted({0.0, 1.0, *(band.low for band in bands.bands), *(band.high for band in bands.bands)})
     below = np.stack([prior.cdf(np.full(correct.shape, edge), correct, n) for edge in edges], axis=-1)
-    middles = [(low + high) / 2 for low, high in zip(edges, edges[1:], strict=False)]
+    middles = [(low + high) / 2 for low, high in pairwise(edges)]
     chances = np.zeros((*correct.shape, len(bands.names)))
     for position, middle in enumerate(middles):
         chances[..., int(bands.label_index(np.asarray(middle)))] += below[..., position + 1] - below[..., position]

@@ -115,7 +115,7 @@ def take_apart(row: Mapping, choice: LayoutChoice) -> Fields | None:
     if choice.answer_field:
         answer, used = reach(row, choice.answer_field), used | {choice.answer_field.split(".")[0]}
         if isinstance(answer, str) and layout != "gsm8k":
-            answer = _solution_answer(answer) or answer
+            answer = solution_answer(answer) or answer
     golds = tuple(gold.strip() for gold in gold_answers(answer) if gold.strip())
     repaired = isinstance(answer, str) and unescape(answer) != answer
     return Fields(layout, messages(question), golds, repaired, frozenset(used))
@@ -187,7 +187,7 @@ def _rate(value: object) -> tuple[bool, float | None]:
     return False, None
 
 
-def _solution_answer(solution: object) -> str | None:
+def solution_answer(solution: object) -> str | None:
     """The answer at the end of a worked solution: its last box, or what its last line of `####` or `A:` says."""
     if not isinstance(solution, str):
         return None
@@ -216,20 +216,20 @@ def _orz(row: Mapping) -> tuple[object, object, set[str]]:
 def _prompt(row: Mapping) -> tuple[object, object, set[str]]:
     name = next((name for name in _ANSWERS if gold_answers(row.get(name))), None)
     answer = row.get(name) if name else None
-    return row.get("prompt"), _solution_answer(answer) or answer, {"prompt"} | ({name} if name else set())
+    return row.get("prompt"), solution_answer(answer) or answer, {"prompt"} | ({name} if name else set())
 
 
 def _problem(row: Mapping) -> tuple[object, object, set[str]]:
     answer = row.get("answer")
     if not gold_answers(answer):
-        answer = _solution_answer(row.get("solution"))
+        answer = solution_answer(row.get("solution"))
     return row.get("problem"), answer, {"problem", "answer"}
 
 
 def _question(row: Mapping) -> tuple[object, object, set[str]]:
     name = next((name for name in _ANSWERS if gold_answers(row.get(name))), "answer")
     answer = row.get(name)
-    return row.get("question"), _solution_answer(answer) or answer, {"question", name}
+    return row.get("question"), solution_answer(answer) or answer, {"question", name}
 
 
 def _fields(row: Mapping) -> tuple[object, object, set[str]]:

@@ -119,7 +119,7 @@ def n_of(n: np.ndarray) -> np.ndarray:
     return n[..., 0, 0]
 
 
-def fit_prior(correct: np.ndarray, n: np.ndarray, components: int = 2) -> BetaMixture:
+def fit_prior(correct: np.ndarray, n: np.ndarray, components: int = 3) -> BetaMixture:
     """Fit the prior to the counts of a *random* sample of problems, by maximum likelihood.
 
     An ordered sample (the first problems of a file) is not a random one: files are sorted by source and difficulty.
@@ -127,7 +127,7 @@ def fit_prior(correct: np.ndarray, n: np.ndarray, components: int = 2) -> BetaMi
     Args:
         correct: right answers of each problem.
         n: samples of each problem.
-        components: how many Beta distributions to mix at most; fewer are used for fewer than 20 problems.
+        components: how many Beta distributions to mix at most; fewer for small samples.
 
     Raises:
         UserError: there is not one problem with a sample.
@@ -141,7 +141,7 @@ def fit_prior(correct: np.ndarray, n: np.ndarray, components: int = 2) -> BetaMi
         raise UserError("a prior needs at least one problem with a sample")
     pairs, times = np.unique(np.stack([correct, n]), axis=1, return_counts=True)
     c, m = pairs[:, :, None]
-    components = min(components, 1 + len(n) // 20)
+    components = min(components, 1 + len(n) // 50)
 
     def objective(parameters: np.ndarray) -> float:
         split, log_a, log_b = parameters.reshape(3, components)

@@ -48,7 +48,7 @@ def read_problems(sources: Sequence[str], choice: LayoutChoice | None = None) ->
     """
     choice = choice or LayoutChoice()
     for source in find_sources(sources):
-        for row, value in enumerate(_rows(source)):
+        for row, value in enumerate(source_rows(source)):
             yield to_problem(value, source.path, row, choice)
 
 
@@ -187,7 +187,8 @@ def _extra(value: Mapping, fields: Fields, rates: Mapping) -> dict:
     return extra
 
 
-def _rows(source: Source) -> Iterator[Mapping | _Unreadable]:
+def source_rows(source: Source) -> Iterator[Mapping | _Unreadable]:
+    """The rows of one source as they stand there; what is no object comes as something that is no mapping."""
     if source.url.startswith("hf:"):
         yield from _data_set_rows(source.url)
         return
