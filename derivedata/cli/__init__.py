@@ -20,6 +20,7 @@ COMMANDS: dict[str, str] = {
     "paraphrase": "derivedata.cli.paraphrase:paraphrase",
     "query": "derivedata.cli.query:query",
     "styles": "derivedata.cli.styles:styles",
+    "verify-answers": "derivedata.cli.verify_answers:verify_answers",
 }
 
 
