@@ -115,6 +115,11 @@ def load_tokenizer(folder: Path | str, name: str | None = None) -> Tokenizer:
 
 def _converted(folder: Path, template: str | None) -> tuple[str, str | None]:
     """tokenizer.json for a folder that has an older kind of tokenizer; transformers (slow to import) converts it."""
+    older = ("*.model", "vocab.*", "*.tiktoken", "tekken.json")
+    if not any(file for pattern in older for file in folder.glob(pattern)):
+        raise UserError(
+            "the folder has no tokenizer", where=folder, remedy="tokenizer.json is what models usually have"
+        )
     from transformers import AutoTokenizer
 
     try:

@@ -1,0 +1,308 @@
+"""Measures the engine half: how full the server is kept, its rate against vllm.LLM.chat, prompt order, settings.
+
+    python -m tests.bench.engine full --pairs 5       occupancy, and new tokens/s of server and client against LLM.chat
+    python -m tests.bench.engine order --pairs 3      document first against instruction first
+    python -m tests.bench.engine settings             block size, threads, speculation, each against the default
+    python -m tests.bench.engine report               what all runs so far say
+
+Each pair is measured back to back in one run, and added to a file (--results), so that a run can be done in parts.
+The sides of a pair differ in one thing. Starts are not counted. Nothing is read from the prefix cache of an earlier
+round: each round has documents of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+
+from derivedata.generation.client import Client, Completion, Request, Sampling, generate
+from derivedata.generation.launch import ServerSettings
+from derivedata.generation.metrics import ServerMetrics
+from derivedata.generation.model import resolve_model
+from derivedata.generation.prompt import PromptBuilder
+from derivedata.generation.server import VllmServer
+from derivedata.generation.tokenizer import load_tokenizer
+from tests.bench.documents import INSTRUCTIONS, documents
+
+NEW_TOKENS = 64
+SAMPLING = Sampling(
+    max_tokens=NEW_TOKENS, min_tokens=NEW_TOKENS, ignore_eos=True, temperature=0.7, top_p=0.95, top_k=50
+)
+
+
+@dataclass
+class Round:
+    """One measured run of a list of requests."""
+
+    tokens_per_second: float
+    seconds: float
+    requests: int
+    occupancy: float | None = None  # share of samples at max_num_seqs, from first full until fewer requests remain
+    samples: int = 0
+    hits: int = 0  # prompt tokens found in the prefix cache
+    load: float = 0.0  # the machine's load average just before
+
+
+class Sampler(threading.Thread):
+    """Reads /metrics every half second, with the number of requests done at that moment."""
+
+    def __init__(self, server: VllmServer):
+        super().__init__(daemon=True)
+        self.server, self.done, self.halt = server, 0, threading.Event()
+        self.samples: list[tuple[int, ServerMetrics]] = []
+
+    def run(self) -> None:
+        due = time.monotonic()
+        while not self.halt.is_set():
+            done = self.done
+            self.samples.append((done, self.server.metrics()))
+            due += 0.5
+            self.halt.wait(max(0.0, due - time.monotonic()))
+
+    def occupancy(self, full: int, requests: int) -> tuple[float | None, int]:
+        running = [metrics.running for done, metrics in self.samples if requests - done >= full]
+        while running and running[0] < full:
+            running.pop(0)
+        share = sum(value == full for value in running) / len(running) if running else None
+        return share, len(running)
+
+
+async def _generate(server: VllmServer, requests: list[Request], window: int, sampler: Sampler) -> int:
+    new = 0
+
+    def on_done(request: Request, outcome: object) -> None:
+        nonlocal new
+        if not isinstance(outcome, Completion):
+            raise RuntimeError(f"{request.key}: {outcome}")
+        sampler.done += 1
+        new += outcome.completion_tokens
+
+    async with Client(server.endpoint, window=window, alive=server.check) as client:
+        await generate(client, requests, on_done)
+    return new
+
+
+def serve_round(server: VllmServer, make: object, window: int) -> Round:
+    """Measure `make()` (which builds the requests: tokenising counts) through the server."""
+    load, before, sampler = os.getloadavg()[0], server.metrics(), Sampler(server)
+    sampler.start()
+    began = time.perf_counter()
+    requests = make()
+    new = asyncio.run(_generate(server, requests, window, sampler))
+    seconds = time.perf_counter() - began
+    sampler.halt.set()
+    sampler.join()
+    after = server.metrics()
+    share, count = sampler.occupancy(server.launch.max_num_seqs, len(requests))
+    hits = after.prefix_hits - before.prefix_hits
+    return Round(new / seconds, seconds, len(requests), share, count, hits, load)
+
+
+class Offline:
+    """`vllm.LLM` in a process of its own with the server's settings; idle between rounds."""
+
+    def __init__(self, server: VllmServer, log: Path):
+        environment = os.environ | server.launch.environment
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "tests.bench.offline", *server.launch.arguments],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log.open("ab"),
+            text=True,
+        )
+        self._answer()
+
+    def round(self, texts: list[str], seeds: list[int]) -> Round:
+        load = os.getloadavg()[0]
+        self.process.stdin.write(json.dumps({"texts": texts, "seeds": seeds, "sampling": asdict(SAMPLING)}) + "\n")
+        self.process.stdin.flush()
+        answer = self._answer()
+        return Round(answer["tokens"] / answer["seconds"], answer["seconds"], len(texts), load=load)
+
+    def _answer(self) -> dict:
+        for line in self.process.stdout:
+            if line.startswith("@"):
+                return json.loads(line[1:])
+        raise RuntimeError("vllm.LLM ended")
+
+    def close(self) -> None:
+        self.process.stdin.close()
+        self.process.wait()
+
+
+class Bench:
+    """Model, prompts and the results file."""
+
+    def __init__(self, options: argparse.Namespace):
+        self.options = options
+        self.model = resolve_model(options.model, progress=_say)
+        self.builder = PromptBuilder(load_tokenizer(self.model.path))
+        self.folder = Path(tempfile.mkdtemp(prefix="derivedata-bench-"))
+
+    def server(self, **settings: object) -> VllmServer:
+        chosen = replace(ServerSettings(max_num_seqs=self.options.max_num_seqs, threads=1), **settings)
+        return VllmServer(self.model, chosen, log=self.folder / "vllm.log", progress=_say)
+
+    def documents(self, seed: int, low: int, high: int) -> list[str]:
+        return documents(self.builder.tokenizer, self.options.documents, seed, low=low, high=high)
+
+    def requests(self, texts: list[str], seed: int, *, document_first: bool = True) -> list[Request]:
+        draw, made = random.Random(seed), []
+        for text in texts:
+            ids = self.builder.tokenizer.encode(text)
+            for style, instruction in INSTRUCTIONS.items():
+                prompt = (
+                    self.builder.join(ids, instruction) if document_first else self.builder.build(instruction, text)
+                )
+                made.append(Request(f"{len(made)}/{style}", prompt, SAMPLING, draw.getrandbits(63)))
+        return made
+
+    def record(self, part: str, **what: object) -> None:
+        row = {"part": part, "at": time.strftime("%F %T"), **what}
+        row = {key: asdict(value) if isinstance(value, Round) else value for key, value in row.items()}
+        with self.options.results.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        print(json.dumps(row), flush=True)
+
+    def warm(self, server: VllmServer) -> None:
+        serve_round(server, lambda: self.requests(self.documents(0, 50, 100)[:8], 0), self.options.window)
+
+    def full(self) -> None:
+        """Server and client against LLM.chat: the same prompts, seeds and settings, taking turns in going first."""
+        with self.server() as server:
+            offline = Offline(server, self.folder / "offline.log")
+            self.warm(server)
+            for pair in range(self.options.pairs):
+                seed = random.randrange(1 << 30)
+                texts = self.documents(seed, 100, 500)
+                seeds = [request.seed for request in self.requests(texts, seed)]
+                users = [f"{text}\n\n{instruction}" for text in texts for instruction in INSTRUCTIONS.values()]
+
+                def ours(texts=texts, seed=seed) -> Round:
+                    return serve_round(server, lambda: self.requests(texts, seed), self.options.window)
+
+                def theirs(users=users, seeds=seeds) -> Round:
+                    return offline.round(users, seeds)
+
+                if pair % 2:
+                    reference, served = theirs(), ours()
+                else:
+                    served, reference = ours(), theirs()
+                ratio = served.tokens_per_second / reference.tokens_per_second
+                self.record("full", server=served, llm_chat=reference, ratio=ratio)
+            offline.close()
+
+    def order(self) -> None:
+        """Document first against instruction first, 300-token documents; and the prefix cache's hits."""
+        with self.server() as server:
+            self.warm(server)
+            block = int(server.launch.arguments[server.launch.arguments.index("--block-size") + 1])
+            for pair in range(self.options.pairs):
+                seed = random.randrange(1 << 30)
+                texts = self.documents(seed, 300, 300)
+                rounds = {}
+                for first in (True, False) if pair % 2 else (False, True):
+                    made = self.requests(texts, seed, document_first=first)
+                    rounds[first] = serve_round(server, lambda made=made: made, self.options.window)
+                possible = possible_hits([request.prompt for request in self.requests(texts, seed)], block)
+                self.record(
+                    "order",
+                    document_first=rounds[True],
+                    instruction_first=rounds[False],
+                    ratio=rounds[True].tokens_per_second / rounds[False].tokens_per_second,
+                    hit_share=rounds[True].hits / possible,
+                )
+
+    def settings(self) -> None:
+        """Other settings against the default ones, one server after the other, each pair on the same documents."""
+        variants: dict[str, dict] = {
+            "block-128": {"block_size": 128},
+            "block-16": {"block_size": 16},
+            "threads-2": {"threads": 2},
+            "compiled": {"eager": False},
+            "batched-8192": {"extra": (("max-num-batched-tokens", "8192"),)},
+            "no-async": {"extra": (("no-async-scheduling", ""),)},
+            "ngram": {
+                "extra": (
+                    ("speculative-config", '{"method":"ngram","num_speculative_tokens":4,"prompt_lookup_max":4}'),
+                )
+            },
+        }
+        for name in self.options.variants.split(",") if self.options.variants else variants:
+            for _ in range(self.options.pairs):
+                seed, rounds = random.randrange(1 << 30), {}
+                requests = self.requests(self.documents(seed, 100, 500), seed)
+                for side, chosen in (("default", {}), ("variant", variants[name])):
+                    with self.server(**chosen) as server:
+                        self.warm(server)
+                        rounds[side] = serve_round(server, lambda made=requests: made, self.options.window)
+                ratio = rounds["variant"].tokens_per_second / rounds["default"].tokens_per_second
+                self.record("settings", variant=name, default=rounds["default"], other=rounds["variant"], ratio=ratio)
+
+    def report(self) -> None:
+        rows = [json.loads(line) for line in self.options.results.read_text().splitlines()]
+        parts: dict[str, list[dict]] = {}
+        for row in rows:
+            parts.setdefault(f"{row['part']} {row.get('variant', '')}".strip(), []).append(row)
+        for part, members in sorted(parts.items()):
+            ratios = sorted(row["ratio"] for row in members)
+            line = f"{part}: ratio median {statistics.median(ratios):.3f} of {len(ratios)}"
+            line += f" ({ratios[0]:.3f} to {ratios[-1]:.3f})"
+            if "server" in members[0]:
+                shares = [row["server"]["occupancy"] for row in members]
+                line += f"; full in {min(shares):.3f}-{max(shares):.3f} of samples"
+            if "hit_share" in members[0]:
+                line += f"; prefix hits {min(row['hit_share'] for row in members):.3f} of those possible"
+            print(line)
+
+
+def possible_hits(prompts: list[list[int]], block: int) -> int:
+    """Tokens that a prefix cache of whole blocks can find at best when the prompts come in this order, once each."""
+    seen: set[tuple[int, ...]] = set()
+    hits = 0
+    for prompt in prompts:
+        whole = (len(prompt) - 1) // block  # the last token is always computed
+        matched = True
+        for number in range(1, len(prompt) // block + 1):
+            prefix = tuple(prompt[: number * block])
+            matched = matched and prefix in seen
+            hits += block * (matched and number <= whole)
+            seen.add(prefix)
+    return hits
+
+
+def _say(line: str) -> None:
+    print(f"\r{line}   ", end="", file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("part", choices=("full", "order", "settings", "report"))
+    parser.add_argument("--model", help="default: the embedded one")
+    parser.add_argument("--documents", type=int, default=48, help="each in four styles")
+    parser.add_argument("--pairs", type=int, default=1)
+    parser.add_argument("--window", type=int, default=64)
+    parser.add_argument("--max-num-seqs", type=int, default=32)
+    parser.add_argument("--variants", help="of `settings`, comma-separated; default all")
+    parser.add_argument("--results", type=Path, default=Path("bench-engine.jsonl"))
+    options = parser.parse_args()
+    if options.part == "report":
+        Bench.report(argparse.Namespace(options=options))
+        return
+    getattr(Bench(options), options.part)()
+
+
+if __name__ == "__main__":
+    main()
