@@ -59,7 +59,6 @@ class Journal:
         if not isinstance(record.get("key"), str):
             raise ValueError("a journal record needs a key, a string")
         line = json.dumps(record, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "surrogatepass") + b"\n"
-        self._raise_failure()
         with self._buffer_lock:
             self._lines.append(line)
             self._waiting += len(line)
@@ -68,6 +67,7 @@ class Journal:
                 self._timer = threading.Timer(self.seconds, self._flush_later)
                 self._timer.daemon = True
                 self._timer.start()
+        self._raise_failure()  # after the record is safe in memory
         if full:
             self.flush()
 

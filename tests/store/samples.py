@@ -1,4 +1,4 @@
-"""Small units of made-up work for the tests of the store: each document of a unit has a text in every style and rewrite."""
+"""Small units of made-up work for the tests of the store: each document has a text in every style and rewrite."""
 
 from __future__ import annotations
 
