@@ -17,7 +17,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from datatrove.pipeline.base import PipelineStep
 from derivedata.pipelines.progress import RankProgress
 
 from derivedata.generation.client import Client, Completion, Failure, Request, Sampling, generate
-from derivedata.generation.endpoint import read_endpoint
+from derivedata.generation.endpoint import raise_if_failed, read_endpoint
 from derivedata.store.ledger import AlreadyCommitted, Decision, Ledger
 from derivedata.store.paths import Folder
 from derivedata.store.tables import Part
@@ -199,9 +199,10 @@ class DerivationStage(PipelineStep):
         self._runs: list[UnitRun] = []
         self._changed, self._committing = asyncio.Event(), asyncio.Lock()
         endpoint = read_endpoint(self.endpoint_file)
+        client = Client(endpoint, window=self.window, alive=partial(raise_if_failed, self.endpoint_file))
         try:
             # A group, so that a failed commit ends the rank now and not when the last unit is done.
-            async with asyncio.TaskGroup() as self._tasks, Client(endpoint, window=self.window) as client:
+            async with asyncio.TaskGroup() as self._tasks, client:
                 await generate(client, self._feed(rank, world_size), self._on_done)
         except BaseExceptionGroup as group:
             raise group.exceptions[0] from None

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -34,10 +35,9 @@ from derivedata.pipelines.source import (
 from derivedata.corpus.card import dataset_card
 from derivedata.corpus.files import corpus_files
 from derivedata.errors import UserError
-from derivedata.generation.endpoint import write_endpoint
+from derivedata.generation.endpoint import mark_failed, write_endpoint
 from derivedata.generation.launch import ServerSettings
 from derivedata.generation.model import ModelFolder, resolve_model, resolve_tokenizer
-from derivedata.generation.request import Endpoint
 from derivedata.generation.server import VllmServer
 from derivedata.generation.style import Style, load_styles, shipped_styles
 from derivedata.store.fingerprint import RunConfig
@@ -136,23 +136,48 @@ class Outcome:
     seconds: float  # spent generating, the server's start excluded
 
 
-# Gives an endpoint while its block runs, and how many requests to have in flight there.
-Serve = Callable[[ModelFolder, ServerSettings, Path, Listener], AbstractContextManager[tuple[Endpoint, int]]]
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Serving:
+    """What a server is started for: see `own_server`."""
+
+    model: ModelFolder
+    settings: ServerSettings
+    private: Path  # a folder of this run on this machine
+    log: Path
+    listener: Listener
+
+
+# Writes the endpoint file while its block runs, and gives how many requests to have in flight there.
+Serve = Callable[[Serving], AbstractContextManager[int]]
+ENDPOINT = "endpoint.json"
 
 
 @contextlib.contextmanager
-def own_server(
-    model: ModelFolder, settings: ServerSettings, private: Path, listener: Listener
-) -> Iterator[tuple[Endpoint, int]]:
+def own_server(serving: Serving) -> Iterator[int]:
     """A vLLM server on this machine for as long as the block runs."""
-    said = [""]
-    server = VllmServer(model, settings, log=private / "vllm.log", progress=lambda line: said.__setitem__(0, line))
-    with listener.track(f"starting vLLM with {model.name}", lambda: None):
+    endpoint_file, over = serving.private / ENDPOINT, threading.Event()
+    server = VllmServer(serving.model, serving.settings, log=serving.log)
+
+    def watch() -> None:
+        # The tasks run in other processes: they see a file, not our server.
+        while not over.wait(2.0):
+            try:
+                server.check()
+            except UserError as error:
+                mark_failed(endpoint_file, error.line)
+                return
+
+    with serving.listener.track(f"starting vLLM with {serving.model.name}", lambda: None):
         server.start()
+    watcher = threading.Thread(target=watch, daemon=True)
+    watcher.start()
     try:
+        write_endpoint(endpoint_file, server.endpoint)
         # Twice what the engine runs at once: there is always a next request, and none waits long.
-        yield server.endpoint, 2 * server.launch.max_num_seqs
+        yield 2 * server.launch.max_num_seqs
     finally:
+        over.set()
+        watcher.join()
         server.stop()
 
 
@@ -262,6 +287,8 @@ class _Run:
                 "documents": config.documents,
             },
             execution={
+                "model_folder": config.model,
+                "tokenizer_folder": config.tokenizer,
                 "tasks": options.tasks,
                 "workers": self.workers,
                 "tensor_parallel": options.tensor_parallel,
@@ -305,16 +332,21 @@ class _Run:
         ledger = Ledger(self.folder)
         ledger.sweep()
         with tempfile.TemporaryDirectory(prefix="derivedata-") as private:
-            endpoint_file = Path(private) / "endpoint.json"
+            endpoint_file = Path(private) / ENDPOINT
             driver = self._stage(endpoint_file, window=1)
             driver.finish_decided(ledger)
             if not (wanted := driver.missing(ledger)):
                 self.listener.say("nothing is missing: the output holds all that is asked for")
                 return
             self._tell_resume(ledger, source)
-            settings = replace(self.options.server_settings(), context=self.config.context)
-            with self.serve(self.model, settings, Path(private), self.listener) as (endpoint, window):
-                write_endpoint(endpoint_file, endpoint)
+            serving = Serving(
+                model=self.model,
+                settings=replace(self.options.server_settings(), context=self.config.context),
+                private=Path(private),
+                log=Path(self.folder.url_of(f"logs/{self.run_id}") if self.folder.is_local else private) / "vllm.log",
+                listener=self.listener,
+            )
+            with self.serve(serving) as window:
                 share = max(2, window // self.workers)
                 while wanted:
                     self._pass(driver, wanted, self._stage(endpoint_file, window=share))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
 
 import click
@@ -21,6 +22,7 @@ COMMANDS: dict[str, str] = {
     "query": "derivedata.cli.query:query",
     "styles": "derivedata.cli.styles:styles",
     "verify-answers": "derivedata.cli.verify_answers:verify_answers",
+    "verify": "derivedata.cli.verify:verify",
 }
 
 
@@ -46,8 +48,14 @@ def cli() -> None:
     """
 
 
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
 def main(args: list[str] | None = None) -> None:
     """Run the command line; expected failures become one line on stderr and exit code 1."""
+    # A batch system's SIGTERM ends a command as Ctrl-C does: what is finished is kept, and no server stays behind.
+    signal.signal(signal.SIGTERM, _interrupt)
     try:
         cli.main(args=args, prog_name="derivedata", standalone_mode=False)
     except UserError as error:

@@ -23,6 +23,7 @@ def demo(folder: str, documents: int | None, params: str) -> None:
     from pathlib import Path
 
     from derivedata.cli import show
+    from derivedata.cli.render import printable, text_table
     from derivedata.corpus.sample import write_sample_corpus
     from derivedata.pipelines.run import ParaphraseOptions, paraphrase_corpus
     from derivedata.store.query import run_query
@@ -39,10 +40,10 @@ def demo(folder: str, documents: int | None, params: str) -> None:
         click.echo(
             f"\n[{document['metadata']['derivedata']['style']}] from {document['metadata']['derivedata']['source_id']}"
         )
-        click.echo(show.printable(document["text"]))
+        click.echo("\n".join(printable(line) for line in document["text"].splitlines()))
     click.echo(f'\n$ derivedata query {output} "{" ".join(QUERY.split())}"')
     rows = run_query({"corpus": output}, QUERY)
-    click.echo(show.table(rows.to_pylist(), rows.column_names))
+    click.echo(text_table(rows.to_pylist(), rows.column_names))
     click.echo(NEXT.format(output=output, corpus=corpus))
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from derivedata.cli.progress import Progress, State, clock
-from derivedata.cli.quantity import shorten
+from derivedata.cli.render import text_table
 
 if TYPE_CHECKING:
     from derivedata.pipelines.run import Outcome
@@ -49,7 +49,7 @@ def outcome(outcome: Outcome) -> None:
     ]
     for style, told in rejected.items():
         rows.append({"style": style, "documents": 0, "tokens": 0, "bytes": 0, "rejected": ", ".join(told)})
-    click.echo(table(rows, ["style", "documents", "tokens", "bytes", "rejected"]))
+    click.echo(text_table(rows, ["style", "documents", "tokens", "bytes", "rejected"]))
     books = outcome.summary.books.get("generation")
     if books:
         counts = {"accepted": books.accepted} | {
@@ -81,39 +81,3 @@ def examples(output: str, styles: Sequence[str]) -> list[dict[str, Any]]:
                 found.append(row.to_dolma())
                 break
     return found
-
-
-def table(rows: Sequence[Mapping[str, Any]], columns: Sequence[str]) -> str:
-    """Rows as aligned text; numbers to the right, with separators."""
-    cells = [[_cell(row.get(column)) for column in columns] for row in rows]
-    widths = [max([len(column), *(len(line[i]) for line in cells)]) for i, column in enumerate(columns)]
-    right = [all(isinstance(row.get(column), int | float | None) for row in rows) for column in columns]
-
-    def line(values: Sequence[str]) -> str:
-        sides = [
-            value.rjust(width) if r else value.ljust(width)
-            for value, width, r in zip(values, widths, right, strict=True)
-        ]
-        return "  ".join(sides).rstrip()
-
-    return "\n".join([line(list(columns)), line(["-" * width for width in widths]), *(line(row) for row in cells)])
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if isinstance(value, int):
-        return f"{value:,}"
-    if isinstance(value, float):
-        return f"{value:,.3g}"
-    return printable(str(value))
-
-
-def printable(text: str) -> str:
-    """Text from a corpus without what could steer a terminal; line breaks stay."""
-    return "".join(c if c.isprintable() or c == "\n" else "\N{REPLACEMENT CHARACTER}" for c in text)
-
-
-__all__ = ["Narrator", "clock", "printable", "shorten", "table"]

@@ -23,3 +23,17 @@ def read_endpoint(path: str | Path) -> Endpoint:
         return Endpoint(**json.loads(Path(path).read_text()))
     except (OSError, ValueError, TypeError) as error:
         raise UserError("no endpoint in this file", where=path, value=type(error).__name__) from None
+
+
+def mark_failed(path: str | Path, reason: str) -> None:
+    """Say to all who use the endpoint that its server is gone for good."""
+    Path(f"{path}.failed").write_text(reason)
+
+
+def raise_if_failed(path: str | Path) -> None:
+    """Raise a UserError if the server of an endpoint is known to be gone; for `Client(alive=...)`."""
+    try:
+        reason = Path(f"{path}.failed").read_text()
+    except OSError:
+        return
+    raise UserError(reason, remedy="what is finished is kept: run the same command again")
