@@ -14,6 +14,7 @@ COMMANDS: dict[str, str] = {
     "fit": "derivedata.cli.eta.fit:fit",
     "frontier": "derivedata.cli.eta.frontier:frontier",
     "plan": "derivedata.cli.eta.plan:plan",
+    "report": "derivedata.cli.eta.report:report",
     "runs": "derivedata.cli.eta.runs:runs",
     "tokens": "derivedata.cli.eta.tokens:tokens",
 }

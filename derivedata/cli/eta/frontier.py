@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from derivedata.cli.eta import words
 from derivedata.cli.quantity import Quantities, shorten
+
+if TYPE_CHECKING:
+    from derivedata.scaling.frontier import FrontierPoint
 
 
 @click.command()
@@ -40,21 +45,7 @@ def frontier(*, flops, fresh_tokens, generator_params, law, strategies, best, pl
     if as_json:
         words.print_json(points)
     else:
-        rows = [
-            {
-                "FLOPs": shorten(point.flops),
-                "fresh tokens": shorten(point.fresh_tokens),
-                "strategy": point.strategy,
-                "N": words.counts(point.params),
-                "used": shorten(point.fresh_seen),
-                "x": words.figure(point.x),
-                "loss": words.starred(words.interval(point.loss, words.nats), point.outside),
-                "regime": point.regime,
-                "best": "best" if point.is_best else "",
-                "frontier": "yes" if point.is_on_frontier else "",
-            }
-            for point in points
-        ]
+        rows = [frontier_row(point) for point in points]
         click.echo(table(rows, list(rows[0])))
         click.echo("")
         beyond = [one for point in points for one in point.outside]
@@ -62,9 +53,36 @@ def frontier(*, flops, fresh_tokens, generator_params, law, strategies, best, pl
             click.echo(line)
         click.echo("frontier: nothing with as little compute and as little data has a lower loss, and all data is used")
     if plots:
-        from derivedata.report.eta import draw_frontier
+        from derivedata.cli.eta.drawings import frontier_picture, save_all
 
-        drawn = draw_frontier(
-            ensemble, plots, flops=flops, fresh_tokens=fresh_tokens, generator_params=generator_params
+        picture = frontier_picture(
+            ensemble,
+            flops=_range(flops),
+            fresh_tokens=_range(fresh_tokens),
+            strategies=strategies or None,
+            generator_params=generator_params,
         )
-        click.echo(f"figures: {', '.join(drawn)}", err=True)
+        click.echo(f"figures: {', '.join(save_all([picture], plots))}", err=True)
+
+
+def frontier_row(point: FrontierPoint) -> dict:
+    """One point as a row of a table."""
+    return {
+        "FLOPs": shorten(point.flops),
+        "fresh tokens": shorten(point.fresh_tokens),
+        "strategy": point.strategy,
+        "N": words.counts(point.params),
+        "used": shorten(point.fresh_seen),
+        "x": words.figure(point.x),
+        "loss": words.starred(words.interval(point.loss, words.nats), point.outside),
+        "regime": point.regime,
+        "best": "best" if point.is_best else "",
+        "frontier": "yes" if point.is_on_frontier else "",
+    }
+
+
+def _range(values: tuple[float, ...]) -> tuple[float, float]:
+    """Two decades at least: a map needs room around what was asked."""
+    low, high = min(values), max(values)
+    spare = max(1.0, (100 * low / high) ** 0.5)
+    return low / spare, high * spare

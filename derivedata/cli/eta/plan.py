@@ -90,11 +90,13 @@ def plan(
     else:
         print_plan(advice, choices, ensemble)
     if plots:
-        from derivedata.report.eta import draw_plan
+        from derivedata.cli.eta.drawings import field_pictures, regime_picture, save_all
 
-        click.echo(
-            f"figures: {', '.join(draw_plan(ensemble, plots, params=params, fresh_tokens=fresh_tokens))}", err=True
+        pictures = field_pictures(ensemble)
+        pictures.append(
+            regime_picture(ensemble, params=params, fresh_tokens=fresh_tokens, generator_params=generator_params)
         )
+        click.echo(f"figures: {', '.join(save_all(pictures, plots))}", err=True)
 
 
 def _rates(given: tuple[str, ...], strategies: tuple[str, ...]) -> dict[str, float]:
@@ -132,14 +134,14 @@ def print_plan(advice: Plan, choices: list[Choice], ensemble: Ensemble) -> None:
     )
     where = "after one epoch" if advice.flops is None else f"at the end of {shorten(advice.flops)} FLOPs"
     click.echo(f"\nRegime {where} (gaps in nats: what derived tokens, fresh tokens, parameters can still win)")
-    rows = [_regime_row(one) for one in advice.strategies.values()]
+    rows = [regime_row(one) for one in advice.strategies.values()]
     click.echo(table(rows, list(rows[0])))
     for one in advice.strategies.values():
         click.echo(
             f"\n{one.strategy}: R* = {words.interval(one.r_star)},"
             f" loss with endless tokens {words.interval(one.data_limit, words.nats)}"
         )
-        rows = [_milestone_row(stop, one, advice.generator_params) for stop in one.milestones]
+        rows = [milestone_row(stop, one, advice.generator_params) for stop in one.milestones]
         click.echo(table(rows, list(rows[0])))
         stop = one.recommended
         count = f"{words.interval(stop.count)} {one.unit}" if stop.count else f"x = {words.interval(stop.x)}"
@@ -157,7 +159,8 @@ def print_plan(advice: Plan, choices: list[Choice], ensemble: Ensemble) -> None:
         click.echo(line)
 
 
-def _regime_row(one: StrategyPlan) -> dict:
+def regime_row(one: StrategyPlan) -> dict:
+    """Where the budget ends with one strategy."""
     now = one.now
     return {
         "strategy": one.strategy,
@@ -173,7 +176,8 @@ def _regime_row(one: StrategyPlan) -> dict:
     }
 
 
-def _milestone_row(stop: Milestone, one: StrategyPlan, generator_params: float) -> dict:
+def milestone_row(stop: Milestone, one: StrategyPlan, generator_params: float) -> dict:
+    """What 50, 75 or 90% of the limit takes."""
     row = {"of the limit": f"{stop.share:.0%}"}
     if stop.count is not None:
         row[one.unit] = words.interval(stop.count)
