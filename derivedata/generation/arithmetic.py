@@ -17,10 +17,10 @@ _LATEX = (
     (re.compile(r"\\[()\[\],;! ]|[$€£¥]"), " "),
 )
 _NUMBER = r"\d+(?:,\d{3})*(?:\.\d+)?"
-_UNIT = r"(?:\s*(?!x\b)[A-Za-zÀ-ɏ²³]+\.?)?"  # 48 teeth / 16 teeth
-_OPERATOR = r"\s*(?:[-+*/×÷·−–]|(?<=[\s\d])x(?=[\s\d]))\s*"
-_SIDE = rf"{_NUMBER}{_UNIT}(?:{_OPERATOR}{_NUMBER}{_UNIT})*"
-_EQUATION = re.compile(rf"(?<![\w.,]){_SIDE}(?:\s*[=≈]\s*{_SIDE})+")
+_UNIT = r"(?:\s{0,2}(?!x\b)[A-Za-zÀ-ɏ²³]{1,20}\.?)?"  # 48 teeth / 16 teeth
+_OPERATOR = r"\s{0,2}(?:[-+*/×÷·−–]|(?<=[\s\d])x(?=[\s\d]))\s{0,2}"
+_SIDE = rf"{_NUMBER}{_UNIT}(?:{_OPERATOR}{_NUMBER}{_UNIT}){{0,12}}"
+_EQUATION = re.compile(rf"(?<![\w.,]){_SIDE}(?:\s{{0,2}}[=≈]\s{{0,2}}{_SIDE}){{1,8}}")
 _TOKEN = re.compile(rf"({_NUMBER})|([-+*/×÷·−–x])(?=\s*\d)")
 _OPEN_END = re.compile(r"\s*[-+*/×÷·^%(/]")
 
@@ -50,7 +50,7 @@ def wrong_calculations(text: str, tolerance: float = 0.01) -> list[str]:
             if left is None or right is None or not left_ops + right_ops:
                 continue
             if abs(left - right) > max(0.5001 * 10.0**-decimals, tolerance * abs(left)):
-                wrong.append(" ".join(match.group().split()))
+                wrong.append(" ".join(match.group().split()).rstrip("."))
                 break
     return wrong
 

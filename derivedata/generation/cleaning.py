@@ -46,6 +46,7 @@ _FAREWELL = re.compile(
     _I,
 )
 
+_LINE_LABEL = re.compile(r"\A[ \t>#*_\-•|]*+(?:[A-Za-zÀ-ɏ]{1,12}[ \t]*)?\d{0,3}[ \t]*+[*_]*+[.):：]")
 _CLOSERS = "\"'”’»)]*_」』）"
 _SENTENCE_END = re.compile(rf"(?:[.!?…]+[{re.escape(_CLOSERS)}]*(?=\s|\Z)|[。！？]+[{re.escape(_CLOSERS)}]*)")
 _NUMBERING = re.compile(r"(?:\A|\n)\s*(?:[-*#]+\s*)?\**\d{1,3}\.\Z")
@@ -81,6 +82,26 @@ def strip_preamble(text: str) -> str:
 def strip_farewell(text: str) -> str:
     """Without the model's offer of more at the end: "Let me know if you need anything else!"."""
     return _FAREWELL.sub("", text).rstrip()
+
+
+def before_loop(text: str) -> str:
+    """The text up to the first line that it has had before, when at least half of what follows is repeated too.
+
+    Models that run on often end in a loop; what stands before it can be a good text. Labels and numbering don't make
+    lines different, short lines and table rules don't count.
+    """
+    lines = text.split("\n")
+    seen: set[str] = set()
+    again: list[bool | None] = []  # None: too short to count
+    for line in lines:
+        bare = _LINE_LABEL.sub("", line).strip(' *_|"').lower()
+        again.append(bare in seen if len(bare) > 12 else None)
+        seen.add(bare)
+    if True not in again:
+        return text
+    at = again.index(True)
+    rest = [repeated for repeated in again[at:] if repeated is not None]
+    return "\n".join(lines[:at]).rstrip() if sum(rest) >= 0.5 * len(rest) else text
 
 
 def complete_part(text: str) -> str:

@@ -45,6 +45,7 @@ CHANGES: dict[str, str] = {
     "fence_removed": "a code fence around the whole text was taken off",
     "preamble_removed": "the announcement in front (`Here is a table:`) was taken off",
     "farewell_removed": "the offer at the end (`Let me know if ...`) was taken off",
+    "loop_removed": "a loop at the end was taken off, with the question that was left without an answer",
     "cut_to_complete": "cut off at max_tokens: kept up to the last complete sentence, answer or row",
 }
 
@@ -83,8 +84,11 @@ def judge(text: str, source_text: str, style: Style, finish_reason: str | None) 
             raise _Rejected("empty", "only white space" if not text.strip() else "only talk around a text")
         rules = style.accept
         _check_origin(cleaned, source_text, style)
+        if rules.allow_truncated and (kept := cleaning.before_loop(cleaned)) != cleaned:
+            cleaned = _without_loop(kept, rules)
+            changes.append("loop_removed")
         _check_repetition(cleaned)
-        if finish_reason == "length":
+        if finish_reason == "length" and "loop_removed" not in changes:
             cleaned = _cut(cleaned, rules)
             changes.append("cut_to_complete")
         _check_length(cleaned, source_text, rules)
@@ -168,7 +172,8 @@ def _check_origin(text: str, source: str, style: Style) -> None:
 
 
 _LABEL = re.compile(
-    r"^[\s>#*_\-•]*(?:\d{1,3}[.):]\s*)?[*_]*(?:questions?|answers?|[qa]|problem|solution|step)?\s*\d{0,3}\s*[*_]*[:：.)]",
+    r"^[ \t>#*_\-•]*+(?:\d{1,3}[.):][ \t]*+)?+[*_]*+(?:questions?|answers?|[qa]|problem|solution|step)?+"
+    r"[ \t]*+\d{0,3}+[ \t]*+[*_]*+[:：.)]",
     re.IGNORECASE | re.MULTILINE,
 )
 
@@ -196,6 +201,14 @@ def _check_repetition(text: str) -> None:
             raise _Rejected("repetition", detail)
 
 
+def _without_loop(kept: str, rules: AcceptRules) -> str:
+    """What stands before a loop (whole lines), if it is a text by itself."""
+    whole = forms.drop_unanswered(kept) if rules.form in ("qa", "faq") else kept
+    if len(whole) < rules.min_chars:
+        raise _Rejected("repetition", f"a loop after {len(kept)} characters")
+    return whole
+
+
 def _cut(text: str, rules: AcceptRules) -> str:
     if not rules.allow_truncated:
         raise _Rejected("truncated", "the style takes complete texts only")
@@ -219,7 +232,7 @@ def _check_length(text: str, source: str, rules: AcceptRules) -> None:
         raise _Rejected("too_long", f"{ratio:.1f} of its source, {rules.max_ratio:g} allowed")
 
 
-_NUMBERED = re.compile(r"^[\s>#*_\-•]*(?:[A-Za-z]{1,12}\s*)?\d{1,3}\s*[.):]", re.MULTILINE)
+_NUMBERED = re.compile(r"^[ \t>#*_\-•]*+(?:[A-Za-z]{1,12}[ \t]*+)?+\d{1,3}[ \t]*+[.):]", re.MULTILINE)
 
 
 def _check_content(text: str, source: str, rules: AcceptRules) -> None:

@@ -11,18 +11,19 @@ from collections.abc import Callable
 from derivedata.generation.measures import NUMBER, count_words
 
 _I = re.IGNORECASE
-_MARK = r"[\s>#*_\-•]*(?:\d{1,2}[.):]\s*)?[*_]*\s*"
+# Possessive: what looks like markup is taken whole, or long runs of it would be tried in every way.
+_MARK = r"[ \t>#*_\-•]*+(?:\d{1,2}[.):][ \t]*+)?+[*_]*+[ \t]*+"
 _QUESTION_LABEL = re.compile(
     rf"\A{_MARK}(?:questions?|q|frage|f|preguntas?|p|domanda|d|pergunta|vraag|вопрос|问题?|問題?|質問|问)"
-    r"\s*\d{0,2}\s*[*_]*\s*[:：.)][*_]*",
+    r"[ \t]*+\d{0,2}+[ \t]*+[*_]*+[ \t]*+[:：.)][*_]*+",
     _I,
 )
 _ANSWER_LABEL = re.compile(
     rf"\A{_MARK}(?:answers?|a|antwort|réponse|r|respuesta|risposta|resposta|antwoord|ответ|回答|答案?|答え)"
-    r"\s*\d{0,2}\s*[*_]*\s*[:：.)][*_]*",
+    r"[ \t]*+\d{0,2}+[ \t]*+[*_]*+[ \t]*+[:：.)][*_]*+",
     _I,
 )
-_ASKS = re.compile(r"[?？][\s*_\"”»)]*\Z")
+_ASKS = re.compile(r"[?？][\s*_\"”»)]*+\Z")
 _HEADING = re.compile(r"\A\s*(?:#{1,6}\s|\*\*[^*]+\*\*\s*\Z)")
 
 
