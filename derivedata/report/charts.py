@@ -100,12 +100,13 @@ def lines(
                 zorder=3,
             )
         _finish(axes, x, y)
-        for value, name in levels:
-            axes.axhline(value, color=FAINT, linewidth=1.0, linestyle=":")
+        for value, name in _apart(levels, axes.get_ylim()):
             axes.annotate(
                 label(name), (0, value), xycoords=("axes fraction", "data"), xytext=(3, 2), fontsize=8.5,
                 textcoords="offset points", ha="left", va="bottom", color=INK,
             )  # fmt: skip
+        for value, _ in levels:
+            axes.axhline(value, color=FAINT, linewidth=1.0, linestyle=":")
         _legend(axes, legend_title)
     return Picture(name=words.name, title=words.title, caption=words.caption, figure=figure)
 
@@ -266,6 +267,17 @@ def _finish(axes, x: Axis, y: Axis) -> None:
             limit(*given.limits)
         if given.log:
             log_axis(axis)
+
+
+def _apart(levels: Sequence[tuple[float, str]], limits: tuple[float, float]) -> list[tuple[float, str]]:
+    """Names of levels too close for a line of text each share one, at the highest of them."""
+    found: list[tuple[float, str]] = []
+    for value, name in sorted(levels):
+        if found and value - found[-1][0] < 0.06 * abs(limits[1] - limits[0]):
+            found[-1] = (value, f"{name} / {found[-1][1]}")
+        else:
+            found.append((value, name))
+    return found
 
 
 def _legend(axes, title: str) -> None:

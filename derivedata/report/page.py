@@ -81,10 +81,11 @@ class Page:
             "<tr>" + "".join(f"<td{kind}>{_text(v)}</td>" for v, kind in zip(line, kinds, strict=True)) + "</tr>"
             for line in cells
         )
-        title = f"<caption>{_text(caption)}</caption>" if caption else ""
+        # Beside the box and not in it: a caption must not scroll away with a wide table.
+        title = f'<p class="caption">{_text(caption)}</p>' if caption else ""
         # The scrolling box is reachable by keyboard.
         self._parts.append(
-            f'<div class="wide" tabindex="0"><table>{title}<thead><tr>{head}</tr></thead>'
+            f'{title}<div class="wide" tabindex="0"><table><thead><tr>{head}</tr></thead>'
             f"<tbody>{body}</tbody></table></div>"
         )
 

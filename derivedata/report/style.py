@@ -25,7 +25,7 @@ INK = "#20262e"
 FAINT = "#8b929c"
 COLOURS = ("#2e7bc4", "#dd7a26", "#2f9e6d", "#9a63c4", "#c94f6d", "#7d8a2e")
 # Ends of viridis that vanish on dark or on light ground are left out.
-SEQUENCE = ("#3b528b", "#2c728e", "#21918c", "#28ae80", "#5ec962", "#b5c92f")
+SEQUENCE = ("#4666a8", "#2f7d97", "#21918c", "#28ae80", "#5ec962", "#b5c92f")
 WIDTH, HEIGHT = 5.0, 3.6
 
 _STYLE = {

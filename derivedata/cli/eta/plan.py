@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import click
@@ -77,13 +78,12 @@ def plan(
         per_rewrite=per_rewrite,
         strategies=strategies or None,
     )
-    names = list(advice.strategies)
     choices = [
         choose(
-            ensemble, params=params, fresh_tokens=fresh_tokens, first=names[0], second=other, flops=flops,
+            ensemble, params=params, fresh_tokens=fresh_tokens, first=first, second=second, flops=flops,
             generator_params=generator_params,
         )
-        for other in names[1:]
+        for first, second in pairs(advice.strategies)
     ]  # fmt: skip
     if as_json:
         words.print_json({"plan": advice, "choices": choices})
@@ -118,6 +118,12 @@ def _rates(given: tuple[str, ...], strategies: tuple[str, ...]) -> dict[str, flo
         for strategy in [name] if name else [s for s in strategies if s != "repeat"]:
             found[strategy] = value
     return found
+
+
+def pairs(names: Iterable[str]) -> list[tuple[str, str]]:
+    """Each strategy against repeats, which cost nothing to make; against the first one where there are none."""
+    ordered = sorted(names, key=lambda name: name != "repeat")
+    return [(ordered[0], other) for other in ordered[1:]]
 
 
 def print_plan(advice: Plan, choices: list[Choice], ensemble: Ensemble) -> None:

@@ -52,14 +52,14 @@ def report(*, runs_file, law, params, fresh_tokens, flops, generator_params, hol
         footer="Made by derivedata eta report. L(N, D, D') = E + A/N^alpha + B/(D + eta D')^beta,"
         " eta = (R*/x)(1 - exp(-x/R*)), x = D'/D (arXiv 2607.25271).",
     )
-    builder.law_section(page)
+    builder.plan_section(page, params, fresh_tokens or 20 * params, flops)
     if runs is not None:
         builder.eta_section(page)
     builder.field_section(page)
-    builder.plan_section(page, params, fresh_tokens or 20 * params, flops)
     builder.frontier_section(page)
     if runs is not None:
         builder.fit_section(page, hold_out=hold_out)
+    builder.law_section(page)
     for note in notes:
         page.note(note, warning=True)
     try:
@@ -87,8 +87,7 @@ class _Builder:
 
     def law_section(self, page: Page) -> None:
         """Constants with intervals, E_eff, sensitivity, warnings."""
-        page.section("The law")
-        page.points(*words.standing(self.ensemble))
+        page.section("The law behind it")
         if self.fit is None:
             page.table([{"constant": name, "value": words.interval(e)} for name, e in self._published().items()])
             return
@@ -141,7 +140,7 @@ class _Builder:
     def plan_section(self, page: Page, params: float, fresh_tokens: float, flops: float | None) -> None:
         """Regimes and milestones for one model."""
         from derivedata.cli.eta.drawings import regime_picture
-        from derivedata.cli.eta.plan import choice_lines, milestone_row, regime_row
+        from derivedata.cli.eta.plan import choice_lines, milestone_row, pairs, regime_row
         from derivedata.scaling.choice import choose
         from derivedata.scaling.plan import plan
 
@@ -161,10 +160,9 @@ class _Builder:
                 caption=f"{one.strategy}: R* = {words.interval(one.r_star)}. At 90% of the limit the next token is"
                 " worth a tenth of a fresh one: the recommended stop.",
             )
-        names = list(advice.strategies)
-        for other in names[1:]:
+        for first, second in pairs(advice.strategies):
             choice = choose(
-                self.ensemble, params=N, fresh_tokens=D, first=names[0], second=other, flops=flops, generator_params=G
+                self.ensemble, params=N, fresh_tokens=D, first=first, second=second, flops=flops, generator_params=G
             )
             page.prose(f"{choice.first} or {choice.second}:")
             page.points(*choice_lines(choice, advice))
@@ -239,5 +237,8 @@ def _middle(ensemble: Ensemble) -> float:
 
 def _summary(ensemble: Ensemble, runs: Runs | None, path: str | None) -> str:
     names = ", ".join(ensemble.law.strategies)
-    text = f"Law {ensemble.law.name or 'unnamed'} with {names}; intervals: {ensemble.interval}."
+    text = (
+        f"Law {ensemble.law.name or 'unnamed'} with {names}; intervals: {ensemble.interval}."
+        f" N: {ensemble.law.n_definition}."
+    )
     return text if runs is None else f"{text} Runs: {len(runs)} of {Path(path).name}."
