@@ -7,12 +7,13 @@ import os
 from pathlib import Path
 
 _CGROUP = Path("/sys/fs/cgroup")
+_GPUS = Path("/proc/driver/nvidia/gpus")  # one entry a GPU, kept by the driver
 
 
 def visible_gpus() -> int:
     """NVIDIA GPUs that a process started now would see (CUDA_VISIBLE_DEVICES respected), found without torch."""
     try:
-        present = len(list(Path("/proc/driver/nvidia/gpus").iterdir()))
+        present = len(list(_GPUS.iterdir()))
     except OSError:
         return 0
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
