@@ -84,7 +84,7 @@ def _predict(runs: Runs, past: NDArray, held: NDArray, form: str, delta: float) 
     rest, tested = runs.take(past), runs.take(held)
     if set(tested.strategies) - set(rest.strategies):
         raise UserError("a strategy is held out whole")
-    law = fit(rest, form=form, delta=delta, overfit="keep", bootstrap=0, sensitivity=()).law
+    law = fit(rest, form=form, delta=delta, overfit="keep", bootstrap=0, sensitivity=(), profiles=False).law
     with np.errstate(all="ignore"):
         residual = np.log(law.loss(tested.N, tested.D, tested.Dp, tested.strategy)) - np.log(tested.loss)
     return residual

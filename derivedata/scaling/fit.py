@@ -24,7 +24,7 @@ from derivedata.scaling.model import Model
 from derivedata.scaling.runs import Runs
 from derivedata.scaling.solver import Solution, solve
 from derivedata.scaling.starts import starts
-from derivedata.scaling.uncertainty import bootstrap_weights, open_ends, sandwich
+from derivedata.scaling.uncertainty import bootstrap_weights, profile_interval, sandwich
 
 DELTA_ONE_EPOCH = 1e-3
 DELTA_JOINT = 0.1
@@ -42,6 +42,7 @@ def fit(
     overfit: str = "leave-out",
     bootstrap: int = 400,
     sensitivity: tuple[int, ...] = SENSITIVITY,
+    profiles: bool = True,
     seed: int = 0,
     name: str = "",
 ) -> Fit:
@@ -59,6 +60,7 @@ def fit(
             "overfit" keeps them always.
         bootstrap: refits of the cluster bootstrap; 0 for none (intervals then come from the sandwich).
         sensitivity: numbers of dropped runs to refit with, for the sensitivity row; () for none.
+        profiles: whether to profile ln R* (and ln R_N), which finds flat valleys.
         seed: of the bootstrap.
         name: name of the fitted law.
 
@@ -90,7 +92,7 @@ def fit(
         weight=weight,
         covariance=covariance,
         draws=draws,
-        open_ends=problem.open_ends(theta, weight),
+        profiles=problem.profiles(theta, weight) if profiles else {},
         left_out=left,
         sensitivity=tuple((k, path.theta[k], path.objective[k]) for k in sensitivity if k < len(path.theta)),
         name=name,
@@ -244,18 +246,13 @@ class Problem:
         weights[:, used] = bootstrap_weights(self.runs.cluster[used], weight[used], draws, seed)
         return self.solve_from(np.repeat(theta[None], draws, axis=0), weights).theta
 
-    def open_ends(self, theta: NDArray, weight: NDArray) -> dict[str, tuple[bool, bool]]:
-        """Which ends of the profile intervals of ln R* (and ln R_N) reach the bounds: flat valleys."""
+    def profiles(self, theta: NDArray, weight: NDArray) -> dict[str, tuple[float, float]]:
+        """Profile intervals of ln R* (and ln R_N), infinite where the objective is flat up to the bound."""
         parameters = self.identified.parameters
-        names = [*(f"ln R[{s}]" for s in parameters.strategies), "ln R_N"]
         free = self._stages()[1] if self.settings.mode == "staged" else self.free
-        return {
-            name: open_ends(
-                self.model, theta, parameters.where[name], free=free, delta=self.settings.delta, weight=weight
-            )
-            for name in names
-            if free[parameters.where[name]]
-        }
+        where = {name: parameters.where[name] for name in (*(f"ln R[{s}]" for s in parameters.strategies), "ln R_N")}
+        options = {"free": free, "delta": self.settings.delta, "weight": weight}
+        return {name: profile_interval(self.model, theta, i, **options) for name, i in where.items() if free[i]}
 
 
 def _distinct(solution: Solution, most: int = 4) -> tuple[tuple[float, NDArray], ...]:

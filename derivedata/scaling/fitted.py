@@ -72,7 +72,7 @@ class Fit:
         free: (p,) mask of what was fitted.
         covariance: (p, p) cluster-robust sandwich; zero where not free.
         draws: (draws, p) bootstrap refits.
-        open_ends: by parameter, whether its profile interval is open below and above.
+        profiles: by parameter (ln R* and ln R_N), its 95% profile interval; infinite where the objective is flat.
         objective: sum of weighted Huber losses at `settings.delta`; objectives: at each delta of `DELTAS`.
         count, used: runs given and runs fitted.
         cells: clusters that were resampled.
@@ -98,7 +98,7 @@ class Fit:
     free: NDArray
     covariance: NDArray
     draws: NDArray
-    open_ends: Mapping[str, tuple[bool, bool]]
+    profiles: Mapping[str, tuple[float, float]]
     objective: float
     objectives: Mapping[str, float]
     count: int
@@ -166,6 +166,11 @@ class Fit:
 
     def _law(self, theta: NDArray) -> Law:
         return self.parameters.to_law(theta, name=self.name, n_definition=self.n_definition, support=self.support)
+
+    @property
+    def open_ends(self) -> dict[str, tuple[bool, bool]]:
+        """By parameter (ln R* and ln R_N), whether its profile interval is open below and above."""
+        return {name: (low == -math.inf, high == math.inf) for name, (low, high) in self.profiles.items()}
 
     @property
     def at_bound(self) -> tuple[str, ...]:
@@ -236,9 +241,12 @@ class Fit:
         return found
 
     def _opened(self, estimate: Estimate, name: str) -> Estimate:
-        below, above = self.open_ends.get(name, (False, False))
-        low = 0.0 if below else estimate.low
-        return replace(estimate, low=low, high=math.inf if above else estimate.high)
+        """The estimate with ends that its profile opens; the profile itself where draws cannot leave the bound."""
+        low, high = self.profiles.get(name, (0.0, 0.0))
+        if name in self.at_bound and estimate.low == estimate.high:
+            return replace(estimate, low=math.exp(low), high=math.exp(high))
+        opened = {**({"low": 0.0} if low == -math.inf else {}), **({"high": math.inf} if high == math.inf else {})}
+        return replace(estimate, **opened)
 
     def model_limits(self) -> dict[float, Estimate]:
         """E_eff(N) = E + A/N^alpha with its interval at each size fitted: identified where E, A, alpha are not."""
@@ -277,7 +285,7 @@ class Fit:
             "free": [self.parameters.names[i] for i in which],
             "covariance": self.covariance[np.ix_(which, which)].tolist(),
             "draws": [[float(f"{v:.10g}") for v in row] for row in self.draws[:, which]],
-            "open_ends": {name: list(ends) for name, ends in self.open_ends.items()},
+            "profiles": _plain({name: list(ends) for name, ends in self.profiles.items()}),
             "runs": {"given": self.count, "used": self.used, "cells": self.cells, "sha256": self.data_sha256},
             "left_out": [list(pair) for pair in self.left_out],
             "restrictions": list(self.restrictions),
@@ -318,7 +326,7 @@ class Fit:
             free=free,
             covariance=covariance,
             draws=draws,
-            open_ends={name: tuple(ends) for name, ends in data["open_ends"].items()},
+            profiles={name: tuple(float(end) for end in ends) for name, ends in data["profiles"].items()},
             objective=data["objective"],
             objectives=data["objectives"],
             count=runs["given"],

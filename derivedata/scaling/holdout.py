@@ -72,7 +72,7 @@ def hold_out(runs: Runs, held: NDArray, *, label: str = "", bootstrap: int = 200
         unknown = sorted(set(tested.strategies) - set(rest.strategies))
         if unknown:
             raise UserError(f"no run of {', '.join(unknown)} is left to fit")
-        fitted = fit(rest, bootstrap=bootstrap, sensitivity=(), seed=seed, **options)
+        fitted = fit(rest, bootstrap=bootstrap, sensitivity=(), profiles=False, seed=seed, **options)
     except UserError as error:
         return HoldOut(label=label, trained=len(rest), tested=len(tested), refused=error.what)
 

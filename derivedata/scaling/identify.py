@@ -83,7 +83,7 @@ def _identify_strategy(runs: Runs, strategy: str, parameters: Parameters, free: 
     notes = []
     if x.max() <= 1 + 1e-9:
         notes.append(
-            f"{strategy}: x = D'/D never exceeds 1, which cannot identify R*: one constant R*, expect an open interval"
+            f"{strategy}: x = D'/D never exceeds 1 and cannot identify R*: one constant R*, its interval wide or open"
         )
         free[at + 1 : at + 6] = False
     elif count < 5:

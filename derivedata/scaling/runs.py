@@ -90,6 +90,8 @@ class Runs:
     def take(self, which: NDArray | Sequence[int]) -> Runs:
         """The runs of a mask or of indices, rows and clusters kept."""
         which = np.asarray(which)
+        if which.dtype != bool:
+            which = which.astype(int)
         names = ("N", "D", "Dp", "loss", "strategy", "weight", "cluster", "seed", "row")
         return replace(self, **{name: getattr(self, name)[which] for name in names})
 

@@ -103,17 +103,31 @@ def profile(
     return best
 
 
-def open_ends(
+def profile_interval(
     model: Model, theta: NDArray, index: int, *, free: NDArray, delta: float, weight: NDArray
-) -> tuple[bool, bool]:
-    """Whether the 95% profile interval of a parameter is open below and above, that is reaches its bounds."""
-    low, high = model.parameters.low[index], model.parameters.high[index]
-    here = theta[index]
+) -> tuple[float, float]:
+    """95% profile interval of a parameter; an end that reaches the bound of its range is infinite (a flat valley)."""
+    low, high, here = model.parameters.low[index], model.parameters.high[index], theta[index]
+    options = {"free": free, "delta": delta, "weight": weight}
     residual = model.value(theta) - model.lnloss
     least = float((weight * huber(residual, delta)).sum())
     curvature = Curvature.of(residual, delta, weight)
-    # A ladder towards each bound keeps every solve near the last one's solution.
-    values = np.concatenate([np.linspace(low, here, 6)[:-1], np.linspace(here, high, 6)[1:]])
-    rise = profile(model, theta, index, values, free=free, delta=delta, weight=weight) - least
-    within = np.array([curvature.ratio(float(r)) < _CHI2_95 for r in rise])
-    return bool(within[0]), bool(within[-1])
+
+    def within(values: NDArray) -> NDArray:
+        rise = profile(model, theta, index, values, **options) - least
+        return np.array([curvature.ratio(float(r)) < _CHI2_95 for r in rise])
+
+    ends = []
+    for bound, beyond in ((low, -np.inf), (high, np.inf)):
+        # A ladder towards the bound keeps every solve near the last one's solution; then the crossing is refined.
+        values = np.linspace(here, bound, 8)[1:] if abs(bound - here) > 1e-9 else np.empty(0)
+        inside = within(values) if len(values) else np.empty(0, bool)
+        if inside.all():
+            ends.append(beyond)
+            continue
+        steps = np.concatenate([[here], values])
+        last = int(np.argmin(np.concatenate([[True], inside])))
+        fine = np.linspace(steps[last - 1], steps[last], 10)[1:-1]
+        inside = within(fine)
+        ends.append(float(fine[inside][-1] if inside.any() else steps[last - 1]))
+    return ends[0], ends[1]

@@ -1,0 +1,76 @@
+"""The eta of single runs."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from derivedata.scaling.empirical import BELOW_LIMIT, NO_DERIVED, eta_empirical
+from derivedata.scaling.ensemble import Ensemble
+from derivedata.scaling.fit import fit
+from derivedata.scaling.presets import load_preset
+from tests.scaling.data import qin, synthetic
+
+LAW = load_preset("qin2026-n370")
+
+
+def test_a_run_on_the_law_has_the_eta_of_the_law():
+    runs = synthetic(LAW, noise=0.0)
+    found = eta_empirical(runs, Ensemble(law=LAW))
+    has = runs.Dp > 0
+    assert found.eta[has] == pytest.approx(found.predicted[has], rel=1e-8)
+    assert np.all(found.flag[~has] == NO_DERIVED)
+    assert np.isnan(found.eta[~has]).all()
+
+
+def test_the_error_is_the_scatter_that_noise_causes():
+    runs = synthetic(LAW, noise=0.0, xs=(3,), sizes=(60e6,), tpps=(20,))
+    error = eta_empirical(runs, Ensemble(law=LAW), noise=0.005).error[0]
+    spread = [
+        eta_empirical(replace(runs, loss=runs.loss * np.exp(z)), Ensemble(law=LAW)).eta[0]
+        for z in np.random.default_rng(0).normal(0, 0.005, 2000)
+    ]
+    assert error == pytest.approx(np.std(spread), rel=0.1)
+
+
+def test_draws_of_the_law_widen_the_error():
+    runs = synthetic(LAW, seed=1)
+    fitted = fit(runs, bootstrap=50, sensitivity=())
+    alone = eta_empirical(runs, Ensemble(law=fitted.law), noise=0.01).error
+    both = eta_empirical(runs, fitted.ensemble, noise=0.01).error
+    has = runs.Dp > 0
+    assert np.all(both[has] > alone[has])
+
+
+def test_a_loss_below_the_model_limit_has_no_eta_and_a_reason():
+    runs = synthetic(LAW, noise=0.0, xs=(3,))
+    runs = replace(runs, loss=np.where(runs.row == 1, LAW.model_limit(runs.N) * 0.99, runs.loss))
+    found = eta_empirical(runs, Ensemble(law=LAW))
+    assert np.isnan(found.eta[0])
+    assert np.isnan(found.error[0])
+    assert found.flag[0] == BELOW_LIMIT
+
+
+def test_eta_above_one_and_below_zero_is_flagged_not_clipped():
+    runs = synthetic(LAW, noise=0.0, xs=(3,), sizes=(60e6,), tpps=(20, 40))
+    runs = replace(runs, loss=runs.loss * np.array([0.9, 1.4]))
+    found = eta_empirical(runs, Ensemble(law=LAW))
+    assert found.eta[0] > 1
+    assert found.eta[1] < 0
+    assert list(found.flag) == [">1", "<0"]
+
+
+def test_a_strategy_the_law_lacks_still_has_an_empirical_eta():
+    runs = synthetic(LAW, noise=0.0, xs=(3,))
+    runs = replace(runs, strategy=np.full(len(runs), "faq", object))
+    found = eta_empirical(runs, Ensemble(law=LAW))
+    assert np.isfinite(found.eta).all()
+    assert np.isnan(found.predicted).all()
+
+
+def test_the_370_runs_have_as_many_above_one_as_published(reference_data):
+    runs = qin(reference_data)
+    law = fit(runs, drop=15, bootstrap=0, sensitivity=()).law
+    flag = eta_empirical(runs, Ensemble(law=law)).flag
+    counts = {s: (int(runs.of(s).sum()), int((flag[runs.of(s)] == ">1").sum())) for s in runs.strategies}
+    assert counts == {"repeat": (197, 45), "paraphrase": (117, 35)}
