@@ -10,10 +10,10 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from derivedata.corpus.card import DERIVATION_FIELDS
 from derivedata.corpus.document import document_uid
 from derivedata.corpus.writer import ShardWriter
 from derivedata.generation.style import Style
@@ -158,6 +158,7 @@ def derived_document(
     record: Mapping[str, Any], source: Document, style: Style, config: ParaphraseConfig
 ) -> dict[str, Any]:
     """A derived document in Dolma's layout; `text` is the generation, the source is named in `metadata.derivedata`."""
+    sampling = config.sampling(style)
     return {
         "id": f"{source.uid}-{record['kind']}-{record['rewrite']}-{record['piece']}",
         "text": record["text"],
@@ -177,7 +178,7 @@ def derived_document(
                 "model": config.model_name,
                 "model_revision": config.model_revision,
                 "prompt_sha256": record["prompt_sha256"],
-                "params": asdict(config.sampling(style)),
+                "params": {name: getattr(sampling, name) for name in DERIVATION_FIELDS["params"]},
                 "seed": record["seed"],
                 "finish_reason": record["finish_reason"],
                 "prompt_tokens": record["prompt_tokens"],

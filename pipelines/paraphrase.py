@@ -188,7 +188,7 @@ class ParaphraseStage(BudgetedStage):
                 sampling = self.config.sampling(style)
                 builder = self.prompts(style)
                 for piece in self._pieces(builder, style, document, rewrite, sampling.max_tokens):
-                    prompt = builder.join(piece.tokens, style.instruction)
+                    prompt = builder.join(piece.tokens, style.instruction, style.opening)
                     planned.append(
                         Planned(
                             key=_key(document.uid, kind, rewrite, piece.index),
@@ -207,7 +207,7 @@ class ParaphraseStage(BudgetedStage):
     def _pieces(
         self, builder: PromptBuilder, style: Style, document: Document, rewrite: int, max_tokens: int
     ) -> list[Piece]:
-        room = builder.budget(style.instruction, context=self.config.context, max_tokens=max_tokens)
+        room = builder.budget(style.instruction, style.opening, context=self.config.context, max_tokens=max_tokens)
         limit = min(room, style.source.max_tokens or room)
         draw = unit_interval(self.config.seed, "window", document.uid, style.name, rewrite)
         return builder.split_document(document.text, limit, style.on_long, draw=draw)
@@ -235,7 +235,8 @@ class ParaphraseStage(BudgetedStage):
 
     def judge(self, planned: Planned, completion: Completion) -> dict[str, Any]:
         style, source_text = self.styles[planned.info["style"]], planned.source_text
-        verdict = judge(completion.text, source_text, style, completion.finish_reason)
+        text = style.with_opening(completion.text)
+        verdict = judge(text, source_text, style, completion.finish_reason)
         accepted, reason, detail = verdict.accepted, verdict.reason, verdict.detail
         record = {
             "seed": planned.seed,
@@ -249,7 +250,6 @@ class ParaphraseStage(BudgetedStage):
             accepted, reason, detail = self._ask_user(planned, verdict.text, source_text)
         self._give_up_when_hopeless(accepted, reason)
         if not accepted:
-            text = completion.text
             return {**record, "outcome": "rejected", "reason": reason, "detail": detail, "text": text, "tokens": 0}
         return {**record, "outcome": "accepted", "text": verdict.text, "tokens": self.counter.count([verdict.text])[0]}
 
