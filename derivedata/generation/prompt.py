@@ -44,15 +44,15 @@ class PromptBuilder:
             before, after = self._render()
             self._prefix = self._read(before)
             self._end = self._read(after)
-        self._suffix = lru_cache(maxsize=256)(lambda text: tuple(tokenizer.encode(_JOINT + text)) + tuple(self._end))
+        self._suffix = lru_cache(maxsize=256)(self._after_document)
 
-    def build(self, document_text: str, instruction: str) -> list[int]:
-        """The prompt for a document and an instruction, as token ids."""
-        return self.join(self.tokenizer.encode(document_text), instruction)
+    def build(self, document_text: str, instruction: str, opening: str = "") -> list[int]:
+        """The prompt for a document and an instruction, as token ids; `opening` begins the model's answer."""
+        return self.join(self.tokenizer.encode(document_text), instruction, opening)
 
-    def join(self, document_tokens: list[int], instruction: str) -> list[int]:
+    def join(self, document_tokens: list[int], instruction: str, opening: str = "") -> list[int]:
         """The prompt for a document that is tokenised already (`tokenizer.encode`, or a `Piece`)."""
-        return [*self._prefix, *document_tokens, *self._suffix(instruction)]
+        return [*self._prefix, *document_tokens, *self._suffix(instruction, opening)]
 
     def ask(self, text: str) -> list[int]:
         """The prompt for a text alone, without a document (a problem to solve)."""
@@ -64,22 +64,26 @@ class PromptBuilder:
         content = neutralise(document_text, self.tokenizer.control_tokens) + _JOINT + instruction
         return [*system, {"role": "user", "content": content}]
 
-    def overhead(self, instruction: str) -> int:
+    def overhead(self, instruction: str, opening: str = "") -> int:
         """Tokens of a prompt that are not the document's."""
-        return len(self._prefix) + len(self._suffix(instruction))
+        return len(self._prefix) + len(self._suffix(instruction, opening))
 
-    def budget(self, instruction: str, *, context: int, max_tokens: int) -> int:
+    def budget(self, instruction: str, opening: str = "", *, context: int, max_tokens: int) -> int:
         """Tokens left for the document in a context of `context` tokens beside `max_tokens` new ones; may be below 1.
 
         To be kept to: vLLM shortens the generation without a word where prompt and new tokens exceed the context.
         """
-        return context - max_tokens - self.overhead(instruction)
+        return context - max_tokens - self.overhead(instruction, opening)
 
     def split_document(
         self, text: str, max_tokens: int, on_long: OnLong = "split", *, draw: float = 0.0
     ) -> list[Piece]:
         """See `pieces.split_document`."""
         return split_document(self.tokenizer, text, max_tokens, on_long, draw=draw)
+
+    def _after_document(self, instruction: str, opening: str) -> tuple[int, ...]:
+        encode = self.tokenizer.encode
+        return (*encode(_JOINT + instruction), *self._end, *(encode(opening) if opening else ()))
 
     def _render(self) -> tuple[str, str]:
         user = {"role": "user", "content": _DOCUMENT + _INSTRUCTION}

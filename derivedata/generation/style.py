@@ -123,6 +123,7 @@ class Style:
     description: str
     system: str | None = None
     instruction: str
+    opening: str = ""  # the first characters of the answer, written for the model; they are part of the derived text
     sampling: SamplingDefaults = field(default_factory=SamplingDefaults)
     source: SourceLimits = field(default_factory=SourceLimits)
     applies_when: AppliesWhen = field(default_factory=AppliesWhen)
@@ -136,6 +137,8 @@ class Style:
         if self.system is not None:
             _text(self, "system", 20_000)
         _text(self, "instruction", 20_000)
+        if self.opening != "":
+            _text(self, "opening", 200)
         if self.applies_when.otherwise == self.name:
             raise UserError("names the style itself", where="applies_when.otherwise", value=self.name)
 
@@ -148,6 +151,10 @@ class Style:
     def fallback(self) -> str | None:
         """Name of the style that takes documents this one doesn't suit; None: they are skipped."""
         return None if self.applies_when.otherwise == SKIP else self.applies_when.otherwise
+
+    def with_opening(self, completion: str) -> str:
+        """The whole answer: `opening` and what the model wrote after it (some models write the opening once more)."""
+        return completion if completion.lstrip().startswith(self.opening) else self.opening + completion
 
     @cached_property
     def sha256(self) -> str:
@@ -297,6 +304,9 @@ def style_from(read: YamlFile) -> Style:
     for name in ("instruction", "system", "description"):
         if isinstance(given.get(name), str):
             given[name] = given[name].strip()
+    if isinstance(given.get("opening"), str):
+        # A space at the end would be a token that the model is used to see joined to the next word.
+        given["opening"] = given["opening"].rstrip(" ")
     try:
         return Style(**given, path=read.path)
     except UserError as error:

@@ -36,6 +36,8 @@ def rules_in_words(style: Style) -> list[str]:
         f"drawn at temperature {sampling.temperature:g} from {top_k} within {sampling.top_p:.0%} of the probability, "
         f"{sampling.max_tokens} tokens at most"
     )
+    if style.opening:
+        lines.append(f"every answer begins with {style.opening!r}")
     lines.append(f"accepted: {_FORMS[accept.form]}")
     longest = f" to {accept.max_chars}" if accept.max_chars else ""
     lines.append(f"accepted: {accept.min_chars}{longest} characters{'' if longest else ' or more'}" + _ratio(style))
@@ -74,6 +76,9 @@ instruction: |
 
   Keep every fact, name and number, put difficult ideas in plain words, and write in the language of the text. Write
   only the explanation.
+
+# The first characters of the answer can be written for the model; they hold it to a form: a table begins with "|".
+# opening: "|"
 
 # system: A system message. Styles that share it (or have none) share the work of reading the document.
 

@@ -103,6 +103,14 @@ def test_the_budget_is_what_is_left_for_the_document(tokenizer):
     assert len(builder.join([5] * room, "Do this.")) + 40 == 100
 
 
+def test_an_opening_begins_the_models_answer(tokenizer):
+    builder = PromptBuilder(tokenizer)
+    plain, opened = builder.build("The sea.", "Make a table."), builder.build("The sea.", "Make a table.", "| Sea")
+    assert opened == plain + tokenizer.encode("| Sea")
+    less = builder.budget("Do this.", "| Sea", context=100, max_tokens=40)
+    assert builder.budget("Do this.", context=100, max_tokens=40) - less == len(tokenizer.encode("| Sea"))
+
+
 def test_a_text_can_be_asked_alone(tokenizer):
     assert tokenizer.decode(PromptBuilder(tokenizer).ask("What is 2+2?")) == (
         "<|im_start|>user\nWhat is 2+2?<|im_end|>\n<|im_start|>assistant\n"

@@ -199,3 +199,11 @@ def test_the_template_of_a_new_style_is_a_good_style(written):
     style = load_style(written(template("dialogue"), "dialogue.yaml"))
     assert style.name == "dialogue"
     assert "drawn at temperature 0.7" in "\n".join(rules_in_words(style))
+
+
+def test_the_opening_is_written_for_the_model_and_part_of_the_answer(written):
+    style = load_style(written(SMALLEST + 'opening: "Question: "\n'))
+    assert style.opening == "Question:"  # the space belongs to the model's first word
+    assert style.with_opening(" Why?") == "Question: Why?"
+    assert style.with_opening(" Question: Why?") == " Question: Why?"
+    assert load_style(written(SMALLEST)).with_opening("Why?") == "Why?"
