@@ -72,10 +72,16 @@ class Launch:
 
     device: Literal["cpu", "cuda"]
     context: int
-    max_num_seqs: int
+    max_num_seqs: int  # of one copy of the model
+    copies: int  # of the model, data parallel
     threads: int | None  # CPU only
     arguments: tuple[str, ...]  # after the program, without host and port
     environment: dict[str, str]  # added to ours
+
+    @property
+    def window(self) -> int:
+        """Requests to have in flight: twice what is computed at once, so that each place has a successor waiting."""
+        return 2 * self.max_num_seqs * self.copies
 
 
 def resolve(model: ModelFolder, settings: ServerSettings) -> Launch:
@@ -110,7 +116,7 @@ def resolve(model: ModelFolder, settings: ServerSettings) -> Launch:
     if settings.trust_remote_code:
         options["trust-remote-code"] = ""
     environment = {"VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1", "HF_HUB_OFFLINE": "1", "PYTHONUNBUFFERED": "1"}
-    threads = None
+    threads, copies = None, 1
     if device == "cpu":
         # Seeds crash the CPU engine once a prompt is prefilled in pieces (`CPU Generator does not use offset`), so each
         # prompt has to fit into one batch.
@@ -126,6 +132,7 @@ def resolve(model: ModelFolder, settings: ServerSettings) -> Launch:
         device=device,
         context=context,
         max_num_seqs=seqs,
+        copies=copies,
         threads=threads,
         arguments=tuple(arguments),
         environment=environment,

@@ -28,7 +28,6 @@ from pathlib import Path
 
 from derivedata.generation.client import Client, Completion, Request, Sampling, generate
 from derivedata.generation.launch import ServerSettings
-from derivedata.generation.metrics import ServerMetrics
 from derivedata.generation.model import resolve_model
 from derivedata.generation.prompt import PromptBuilder
 from derivedata.generation.server import VllmServer
@@ -48,10 +47,11 @@ class Round:
     tokens_per_second: float
     seconds: float
     requests: int
-    occupancy: float | None = None  # share of samples at max_num_seqs, from first full until fewer requests remain
-    samples: int = 0
-    hits: int = 0  # prompt tokens found in the prefix cache
-    load: float = 0.0  # the machine's load average just before
+    load: float  # the machine's load average just before
+    occupancy: float | None  # share of samples with max_num_seqs requests running, see `occupancy`
+    starved: float | None  # share of samples in which the engine could have run more and nobody was waiting
+    samples: int
+    hits: int | None = None  # prompt tokens found in the prefix cache
 
 
 class Sampler(threading.Thread):
@@ -60,22 +60,40 @@ class Sampler(threading.Thread):
     def __init__(self, server: VllmServer):
         super().__init__(daemon=True)
         self.server, self.done, self.halt = server, 0, threading.Event()
-        self.samples: list[tuple[int, ServerMetrics]] = []
+        self.samples: list[tuple[int, int, int]] = []
 
     def run(self) -> None:
         due = time.monotonic()
         while not self.halt.is_set():
             done = self.done
-            self.samples.append((done, self.server.metrics()))
+            metrics = self.server.metrics()
+            self.samples.append((done, metrics.running, metrics.waiting))
             due += 0.5
             self.halt.wait(max(0.0, due - time.monotonic()))
 
-    def occupancy(self, full: int, requests: int) -> tuple[float | None, int]:
-        running = [metrics.running for done, metrics in self.samples if requests - done >= full]
-        while running and running[0] < full:
-            running.pop(0)
-        share = sum(value == full for value in running) / len(running) if running else None
-        return share, len(running)
+
+def occupancy(samples: list[tuple[int, int, int]], full: int, requests: int) -> tuple[float | None, float | None, int]:
+    """How full an engine was kept, from first full until fewer requests remain than make it full.
+
+    vLLM sets its gauges after a step, when the finished requests have left and their successors have not come in yet.
+    So during each step that lets requests in, most of its time prefill, the gauge shows the gap before; an engine that
+    is given all requests at once shows it as well. What a client can be blamed for is a gap with nobody waiting.
+
+    Args:
+        samples: requests done, running and waiting, at each moment.
+        full: max_num_seqs.
+        requests: how many there are in all.
+
+    Returns:
+        Share of samples with `full` running; share with a gap that the waiting could not fill; number of samples.
+    """
+    kept = [(running, waiting) for done, running, waiting in samples if requests - done >= full]
+    while kept and kept[0][0] < full:
+        kept.pop(0)
+    if not kept:
+        return None, None, 0
+    gaps = sum(running + waiting < full for running, waiting in kept)
+    return sum(running == full for running, _ in kept) / len(kept), gaps / len(kept), len(kept)
 
 
 async def _generate(server: VllmServer, requests: list[Request], window: int, sampler: Sampler) -> int:
@@ -104,16 +122,15 @@ def serve_round(server: VllmServer, make: object, window: int) -> Round:
     sampler.halt.set()
     sampler.join()
     after = server.metrics()
-    share, count = sampler.occupancy(server.launch.max_num_seqs, len(requests))
-    hits = after.prefix_hits - before.prefix_hits
-    return Round(new / seconds, seconds, len(requests), share, count, hits, load)
+    full = occupancy(sampler.samples, server.launch.max_num_seqs, len(requests))
+    return Round(new / seconds, seconds, len(requests), load, *full, after.prefix_hits - before.prefix_hits)
 
 
 class Offline:
     """`vllm.LLM` in a process of its own with the server's settings; idle between rounds."""
 
     def __init__(self, server: VllmServer, log: Path):
-        environment = os.environ | server.launch.environment
+        self.full, environment = server.launch.max_num_seqs, os.environ | server.launch.environment
         self.process = subprocess.Popen(
             [sys.executable, "-m", "tests.bench.offline", *server.launch.arguments],
             env=environment,
@@ -129,7 +146,8 @@ class Offline:
         self.process.stdin.write(json.dumps({"texts": texts, "seeds": seeds, "sampling": asdict(SAMPLING)}) + "\n")
         self.process.stdin.flush()
         answer = self._answer()
-        return Round(answer["tokens"] / answer["seconds"], answer["seconds"], len(texts), load=load)
+        full = occupancy(answer["samples"], self.full, len(texts))
+        return Round(answer["tokens"] / answer["seconds"], answer["seconds"], len(texts), load, *full)
 
     def _answer(self) -> dict:
         for line in self.process.stdout:
@@ -262,7 +280,9 @@ class Bench:
             line += f" ({ratios[0]:.3f} to {ratios[-1]:.3f})"
             if "server" in members[0]:
                 shares = [row["server"]["occupancy"] for row in members]
-                line += f"; full in {min(shares):.3f}-{max(shares):.3f} of samples"
+                line += f"; full in {statistics.median(shares):.3f} of samples"
+                line += f", LLM.chat in {statistics.median(row['llm_chat']['occupancy'] for row in members):.3f}"
+                line += f"; starved in {max(row['server']['starved'] for row in members):.3f}"
             if "hit_share" in members[0]:
                 line += f"; prefix hits {min(row['hit_share'] for row in members):.3f} of those possible"
             print(line)

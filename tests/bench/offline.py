@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+import threading
 import time
 
 
@@ -35,10 +36,30 @@ def main() -> None:
         sampling = {key: value for key, value in task["sampling"].items() if key != "stop"}
         parameters = [SamplingParams(seed=seed, **sampling) for seed in task["seeds"]]
         conversations = [[{"role": "user", "content": text}] for text in task["texts"]]
+        samples, halt = [], threading.Event()
+        sampler = threading.Thread(target=_sample, args=(llm, samples, halt))
+        sampler.start()
         began = time.perf_counter()
         outputs = llm.chat(conversations, parameters, use_tqdm=False)
         seconds = time.perf_counter() - began
-        _answer({"seconds": seconds, "tokens": sum(len(output.outputs[0].token_ids) for output in outputs)})
+        halt.set()
+        sampler.join()
+        tokens = sum(len(output.outputs[0].token_ids) for output in outputs)
+        _answer({"seconds": seconds, "tokens": tokens, "samples": samples})
+
+
+def _sample(llm, samples: list, halt: threading.Event) -> None:
+    """Requests done, running and waiting, every half second: what the server's /metrics page would say."""
+    base = None
+    while not halt.wait(0.5):
+        values: dict[str, float] = {}
+        for metric in llm.get_metrics():
+            if hasattr(metric, "value"):
+                values[metric.name] = values.get(metric.name, 0.0) + metric.value
+        done = int(values.get("vllm:request_success", 0))
+        base = done if base is None else base
+        running, waiting = values["vllm:num_requests_running"], values["vllm:num_requests_waiting"]
+        samples.append((done - base, int(running), int(waiting)))
 
 
 def _answer(value: dict) -> None:
