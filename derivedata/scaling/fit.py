@@ -130,6 +130,7 @@ class Problem:
         if settings.overfit == "leave-out" and not settings.form.overfit:
             left_out = overfitted(runs)
         weight = runs.weight.copy()
+        left_out |= {int(i): "weight 0" for i in np.flatnonzero(weight == 0)}
         weight[list(left_out)] = 0.0
         identified = identify(runs.take(weight > 0), settings.form, backbone)
         if identified.parameters.strategies != runs.strategies:

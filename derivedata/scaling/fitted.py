@@ -180,7 +180,7 @@ class Fit:
         return tuple(p.names[i] for i in np.flatnonzero(hit))
 
     def _numeric_warnings(self) -> list[str]:
-        found = [f"{name} ended at the bound of its range: not identified by these runs" for name in self.at_bound]
+        found = [_at_bound(name) for name in self.at_bound]
         for name, (below, above) in self.open_ends.items():
             if below or above:
                 side = "above and below" if below and above else "above" if above else "below"
@@ -345,6 +345,12 @@ class Fit:
             support=Support(N=tuple(support["N"]), tpp=tuple(support["tpp"]), x=support["x"]),
             n_definition=data["n_definition"],
         )
+
+
+def _at_bound(name: str) -> str:
+    if name.startswith(("tail", "ln D0")):
+        return f"{name} ended at its lower bound: here this term adds nothing to the published form"
+    return f"{name} ended at the bound of its range: not identified by these runs"
 
 
 def _rmse(runs: Runs, used: NDArray, residual: NDArray) -> dict[str, tuple[int, float]]:

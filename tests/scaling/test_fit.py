@@ -90,7 +90,16 @@ def test_weights_count_and_weight_zero_is_absent():
         runs, loss=np.where(runs.row == 5, runs.loss * 1.3, runs.loss), weight=np.where(runs.row == 5, 0.0, 1.0)
     )
     without = fit(runs.take(runs.row != 5), **QUICK)
-    assert fit(spoiled, **QUICK).law.beta == pytest.approx(without.law.beta, rel=1e-4)
+    fitted = fit(spoiled, **QUICK)
+    assert fitted.law.beta == pytest.approx(without.law.beta, rel=1e-4)
+    assert fitted.left_out == ((5, "weight 0"),)
+
+
+def test_a_term_that_adds_nothing_is_said_to():
+    for form, name in (("tail", "tail[repeat]"), ("offset", "ln D0")):
+        fitted = fit(synthetic(LAW, noise=0.0) if form == "offset" else synthetic(LAW, seed=1), form=form, **QUICK)
+        assert fitted.at_bound == (name,)
+        assert any("adds nothing" in line for line in fitted.warnings)
 
 
 def test_a_wild_run_is_dropped_first():
