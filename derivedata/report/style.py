@@ -9,6 +9,7 @@ from __future__ import annotations
 import io
 import math
 import re
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -115,7 +116,9 @@ def styled() -> Iterator[None]:
     """Matplotlib in the look of the house while the block runs."""
     import matplotlib
 
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
+        # A name in a script that the font lacks is drawn as boxes; nobody needs a line a glyph about it.
+        warnings.filterwarnings("ignore", message="Glyph .* missing from font")
         yield
 
 

@@ -67,41 +67,40 @@ def calibrate(
 
 
 def _print(found: Calibration, runs: Runs, notes: list[str], output: str | None) -> None:
-    from derivedata.cli.show import table
 
     own, one_epoch = int(runs.of(found.strategy).sum()), int((runs.Dp == 0).sum())
     tpp = words.figure(found.fresh_tokens / found.params)
     at = f"{shorten(found.params)} parameters, {shorten(found.fresh_tokens)} fresh tokens ({tpp} per parameter)"
-    click.echo(f"{found.strategy} from {own} runs and {one_epoch} without derived tokens, at {at}")
+    words.say(f"{found.strategy} from {own} runs and {one_epoch} without derived tokens, at {at}")
     for line in words.standing(found.ensemble):
-        click.echo(line)
-    click.echo("")
+        words.say(line)
+    words.say("")
     rows = [
         {"": "before the runs", "R*": words.interval(found.r_star_prior), "sd of ln R*": words.figure(found.sd_prior)},
         {"": "after", "R*": words.interval(found.r_star), "sd of ln R*": words.figure(found.sd)},
     ]
-    click.echo(table(rows, list(rows[0])))
+    words.say(words.table(rows))
     share = found.data_share
-    click.echo(f"of the answer {share:.0%} is data and {1 - share:.0%} is prior (share of the variance of ln R*)")
+    words.say(f"of the answer {share:.0%} is data and {1 - share:.0%} is prior (share of the variance of ln R*)")
     saturation = found.ensemble.law.strategies[found.strategy]
     three = {
         name: found.ensemble.estimate(lambda law, n=name: getattr(law.strategies[found.strategy], n))
         for name in ("rho", "sigma")
     }
-    click.echo(
+    words.say(
         f"ln K = {saturation.lnK:.4g}, rho = {words.interval(three['rho'])}, sigma = {words.interval(three['sigma'])}"
     )
-    click.echo("")
+    words.say("")
     if found.next_best is None:
-        click.echo("next run: none of these sizes would narrow R* here by more than a percent; train a larger one")
+        words.say("next run: none of these sizes would narrow R* here by more than a percent; train a larger one")
     else:
-        click.echo(f"next run that narrows most: {_run(found.next_best, found)}")
+        words.say(f"next run that narrows most: {_run(found.next_best, found)}")
         if found.next_cheapest != found.next_best:
-            click.echo(f"most for its FLOPs: {_run(found.next_cheapest, found)}")
+            words.say(f"most for its FLOPs: {_run(found.next_cheapest, found)}")
     for line in words.footnotes((), [*found.warnings, *notes]):
-        click.echo(line)
+        words.say(line)
     if output:
-        click.echo(f"written to {output}")
+        words.say(f"written to {output}")
 
 
 def _run(run: NextRun, found: Calibration) -> str:

@@ -68,14 +68,12 @@ def design(*, sizes, budget, strategies, ask, tpp, levels, max_runs, noise, law,
     if output:
         _write(output, rows)
     else:
-        from derivedata.cli.show import table
-
         shown = [
             {**row, **{k: shorten(float(row[k])) for k in ("n_params", "fresh_tokens", "derived_tokens", "flops")}}
             for row in rows
         ]
-        click.echo(table(shown, list(COLUMNS)))
-        click.echo("")
+        words.say(words.table(shown))
+        words.say("")
     _summary(found, output)
 
 
@@ -113,13 +111,12 @@ def _write(path: str, rows: list[dict[str, str]]) -> None:
 
 
 def _summary(found: Design, output: str | None) -> None:
-    from derivedata.cli.show import table
 
     kinds = Counter(run.strategy for run in found.runs)
     parts = ", ".join(f"{count} {name}" for name, count in sorted(kinds.items()))
     where = f" in {output}" if output else ""
-    click.echo(f"{len(found.runs)} runs{where} ({parts}), {found.flops:.3g} of {found.budget:.3g} FLOPs for training")
-    click.echo(
+    words.say(f"{len(found.runs)} runs{where} ({parts}), {found.flops:.3g} of {found.budget:.3g} FLOPs for training")
+    words.say(
         f"\nstandard errors to expect, if {found.guess} is about right and ln loss has a noise of {found.noise:g}:"
     )
     rows = [
@@ -132,10 +129,10 @@ def _summary(found: Design, output: str | None) -> None:
         }
         for e in found.errors
     ]
-    click.echo(table(rows, list(rows[0])))
-    click.echo(f"identifies: {', '.join(found.identifies)}")
+    words.say(words.table(rows))
+    words.say(f"identifies: {', '.join(found.identifies)}")
     for line in words.footnotes((), found.notes):
-        click.echo(line)
-    click.echo(
+        words.say(line)
+    words.say(
         "N: all parameters except the input embedding, LM head counted; generation of derived tokens not in FLOPs"
     )

@@ -29,7 +29,6 @@ def frontier(*, flops, fresh_tokens, generator_params, law, strategies, best, pl
     derivedata eta frontier --flops 1e19,1e20,1e21 --fresh-tokens 1B,10B,100B --generator-params 1.7B
     """
     from derivedata.cli.eta.inputs import read_ensemble
-    from derivedata.cli.show import table
     from derivedata.scaling.frontier import frontier as make_frontier
 
     ensemble = read_ensemble(law)
@@ -46,12 +45,12 @@ def frontier(*, flops, fresh_tokens, generator_params, law, strategies, best, pl
         words.print_json(points)
     else:
         rows = [frontier_row(point) for point in points]
-        click.echo(table(rows, list(rows[0])))
-        click.echo("")
+        words.say(words.table(rows))
+        words.say("")
         beyond = [one for point in points for one in point.outside]
         for line in [*words.standing(ensemble), *words.footnotes(beyond, law=ensemble.law)]:
-            click.echo(line)
-        click.echo("frontier: nothing with as little compute and as little data has a lower loss, and all data is used")
+            words.say(line)
+        words.say("frontier: nothing with as little compute and as little data has a lower loss, and all data is used")
     if plots:
         from derivedata.cli.eta.drawings import frontier_picture, save_all
 

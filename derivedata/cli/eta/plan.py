@@ -128,41 +128,40 @@ def pairs(names: Iterable[str]) -> list[tuple[str, str]]:
 
 def print_plan(advice: Plan, choices: list[Choice], ensemble: Ensemble) -> None:
     """The plan as text."""
-    from derivedata.cli.show import table
 
     N, D = advice.params, advice.fresh_tokens
-    click.echo(f"{shorten(N)} parameters, {shorten(D)} fresh tokens ({words.figure(D / N)} tokens per parameter)")
+    words.say(f"{shorten(N)} parameters, {shorten(D)} fresh tokens ({words.figure(D / N)} tokens per parameter)")
     for line in words.standing(ensemble):
-        click.echo(line)
-    click.echo(
+        words.say(line)
+    words.say(
         f"\nloss after one epoch {words.interval(advice.one_epoch_loss, words.nats)},"
         f" with endless fresh data {words.interval(advice.model_limit, words.nats)} nats a token"
     )
     where = "after one epoch" if advice.flops is None else f"at the end of {shorten(advice.flops)} FLOPs"
-    click.echo(f"\nRegime {where} (gaps in nats: what derived tokens, fresh tokens, parameters can still win)")
+    words.say(f"\nRegime {where} (gaps in nats: what derived tokens, fresh tokens, parameters can still win)")
     rows = [regime_row(one) for one in advice.strategies.values()]
-    click.echo(table(rows, list(rows[0])))
+    words.say(words.table(rows))
     for one in advice.strategies.values():
-        click.echo(
+        words.say(
             f"\n{one.strategy}: R* = {words.interval(one.r_star)},"
             f" loss with endless tokens {words.interval(one.data_limit, words.nats)}"
         )
         rows = [milestone_row(stop, one, advice.generator_params) for stop in one.milestones]
-        click.echo(table(rows, list(rows[0])))
+        words.say(words.table(rows))
         stop = one.recommended
         count = f"{words.interval(stop.count)} {one.unit}" if stop.count else f"x = {words.interval(stop.x)}"
-        click.echo(
+        words.say(
             words.starred(f"recommended: {count}; the next token is then worth a tenth of a fresh one", stop.outside)
         )
     for choice in choices:
-        click.echo(f"\n{choice.first} or {choice.second}")
+        words.say(f"\n{choice.first} or {choice.second}")
         for line in choice_lines(choice, advice):
-            click.echo(f"  {line}")
+            words.say(f"  {line}")
     beyond = [o for one in advice.strategies.values() for stop in (*one.milestones, one.now) for o in stop.outside]
     beyond += [o for choice in choices for o in choice.outside]
-    click.echo("")
+    words.say("")
     for line in words.footnotes(beyond, advice.notes, law=ensemble.law):
-        click.echo(line)
+        words.say(line)
 
 
 def regime_row(one: StrategyPlan) -> dict:
@@ -251,7 +250,7 @@ def _solve(
         if as_json:
             words.print_json(best)
             return
-        click.echo(
+        words.say(
             words.starred(
                 f"best N for {shorten(flops)} FLOPs and {shorten(fresh_tokens)} fresh tokens:"
                 f" {words.counts(best.params)}, x = {words.figure(best.x)} of {strategy},"
@@ -260,7 +259,7 @@ def _solve(
             )
         )
         for line in [*words.standing(ensemble), *words.footnotes(best.outside, law=ensemble.law)]:
-            click.echo(line)
+            words.say(line)
         return
     if loss is None:
         raise UserError(
@@ -274,12 +273,12 @@ def _solve(
     if as_json:
         words.print_json(target)
         return
-    click.echo(_target_line(target, strategy))
+    words.say(_target_line(target, strategy))
     notes = []
     if unknown == "rewrites" and strategy not in per_rewrite:
         notes.append(f"{strategy}: {rate:g} derived tokens per fresh token and rewrite (published, not measured)")
     for line in [*words.standing(ensemble), *words.footnotes(target.outside, notes, law=ensemble.law)]:
-        click.echo(line)
+        words.say(line)
 
 
 def _target_line(target: Target, strategy: str) -> str:

@@ -66,11 +66,11 @@ def report(*, runs_file, law, params, fresh_tokens, flops, generator_params, hol
         Path(output).write_text(page.render())
     except OSError as error:
         raise UserError("cannot be written", where=output, value=error.strerror) from None
-    click.echo(f"written to {output}: {len(builder.pictures)} figures")
+    words.say(f"written to {output}: {len(builder.pictures)} figures")
     if plots:
         from derivedata.cli.eta.drawings import save_all
 
-        click.echo(f"{len(save_all(builder.pictures, plots))} figure files in {plots}")
+        words.say(f"{len(save_all(builder.pictures, plots))} figure files in {plots}")
 
 
 class _Builder:

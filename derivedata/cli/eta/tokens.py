@@ -40,7 +40,7 @@ def tokens(*, corpora, params, fresh_tokens, law, as_json) -> None:
                           "n_definition": ensemble.law.n_definition})  # fmt: skip
         return
     for line in lines(holdings, value, ensemble, params):
-        click.echo(line)
+        words.say(line)
 
 
 def value_of(holdings: Holdings, ensemble: Ensemble, params: float) -> Worth | None:
@@ -63,7 +63,6 @@ def name_in_law(strategy: str, style: str | None, ensemble: Ensemble) -> str:
 
 def lines(holdings: Holdings, value: Worth | None, ensemble: Ensemble, params: float) -> list[str]:
     """The answer as text."""
-    from derivedata.cli.show import table
 
     counted = f", counted with {holdings.tokenizer}" if holdings.tokenizer else ""
     fresh = shorten(holdings.fresh_tokens)
@@ -81,7 +80,7 @@ def lines(holdings: Holdings, value: Worth | None, ensemble: Ensemble, params: f
         for held in holdings.held
     ]
     if rows:
-        found += [table(rows, list(rows[0])), ""]
+        found += [words.table(rows), ""]
     if value is None:
         found.append("D_eff unknown: give the fresh tokens with --fresh-tokens" if holdings.fresh_tokens is None
                      else "D_eff unknown: some derived shards are not counted in tokens")  # fmt: skip
@@ -101,7 +100,7 @@ def lines(holdings: Holdings, value: Worth | None, ensemble: Ensemble, params: f
         for one in value.strategies
     ]
     if rows:
-        found.append(table(rows, list(rows[0])))
+        found.append(words.table(rows))
     untested = " (several strategies added up: untested)" if value.is_untested else ""
     found.append(f"\nD_eff = {words.counts(value.effective_tokens)}{untested}")
     found.append(

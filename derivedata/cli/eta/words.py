@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -89,6 +89,21 @@ def standing(ensemble: Ensemble) -> list[str]:
         f"law: {ensemble.law.name or 'unnamed'}; intervals: {ensemble.interval}",
         f"N: {ensemble.law.n_definition}",
     ]
+
+
+def table(rows: Sequence[Mapping]) -> str:
+    """Rows of equal keys as aligned text."""
+    from derivedata.cli.render import text_table
+
+    return text_table(rows, list(rows[0]), widest=90)
+
+
+def say(text: str) -> None:
+    """Lines on stdout. Names come from tables and manifests: nothing in them may steer the terminal."""
+    from derivedata.cli.render import printable
+
+    for line in text.split("\n"):
+        click.echo(printable(line))
 
 
 def plain(value):
