@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from derivedata.errors import UserError
 
-READ_BYTES = 1 << 18
+READ_BYTES = 1 << 16
 
 
 class Source:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
 import json
 import os
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ from derivedata.errors import UserError
 
 DEFAULT_LEVELS = {"jsonl.zst": 3, "jsonl.gz": 2, "parquet": 3}
 LEVELS = {"jsonl.zst": range(1, 23), "jsonl.gz": range(4), "parquet": range(1, 23)}
-FRAME_BYTES = 2 << 20
+FRAME_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +157,7 @@ def encode_row(row: Mapping) -> bytes:
 # Types that JSON does not know are refused, not turned into strings behind the caller's back.
 DUMPS = orjson.dumps
 STRICT = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
+LINE = STRICT | orjson.OPT_APPEND_NEWLINE
 
 
 class _JsonFrames:
@@ -167,7 +169,8 @@ class _JsonFrames:
 
     def __init__(self, sink: _HashedFile, format: str, level: int, frame_bytes: int):
         self._sink, self._compress = sink, _compressor(format, level)
-        self._frame_bytes, self._lines, self._size = frame_bytes, [], 0
+        self._frame_bytes, self._buffer, self._rows = frame_bytes, io.BytesIO(), 0
+        self._spare = io.BytesIO()
         self._frames: list[Frame] = []
         self._first_row = 0
         self._thread: ThreadPoolExecutor | None = None
@@ -176,23 +179,23 @@ class _JsonFrames:
     def add(self, row: Mapping) -> None:
         # encode_row's short way, written out: this runs for every document.
         try:
-            line = DUMPS(row, None, STRICT)
+            line = DUMPS(row, None, LINE)
         except TypeError:
-            line = encode_row(row)
+            line = encode_row(row) + b"\n"
         else:
             if not is_plain(row.values()):
-                line = encode_row(row)
-        self._lines.append(line)
-        self._size += len(line) + 1
-        if self._size >= self._frame_bytes:
+                line = encode_row(row) + b"\n"
+        # Two buffers that take turns, not a list of lines: many objects coming and going would scatter the heap.
+        self._buffer.write(line)
+        self._rows += 1
+        if self._buffer.tell() >= self._frame_bytes:
             self._flush()
 
     def finish(self) -> list[Frame]:
         self._wait()
         # An empty shard is one empty frame: a valid archive, not a file of zero bytes.
-        if self._lines or not self._frames:
-            self._write(self._lines)
-            self._lines = []
+        if self._rows or not self._frames:
+            self._write(*self._taken())
         self.stop()
         return self._frames
 
@@ -203,11 +206,16 @@ class _JsonFrames:
             self._thread = None
 
     def _flush(self) -> None:
-        lines, self._lines, self._size = self._lines, [], 0
         self._wait()
         if self._thread is None:
             self._thread = ThreadPoolExecutor(1, "shard-writer")
-        self._writing = self._thread.submit(self._write, lines)
+        self._writing = self._thread.submit(self._write, *self._taken())
+
+    def _taken(self) -> tuple[io.BytesIO, int]:
+        """The frame so far, which then begins anew."""
+        taken = self._buffer, self._rows
+        self._buffer, self._spare, self._rows = self._spare, self._buffer, 0
+        return taken
 
     def _wait(self) -> None:
         """Until the frame under way is written; what went wrong there is raised here."""
@@ -215,10 +223,12 @@ class _JsonFrames:
             writing, self._writing = self._writing, None
             writing.result()
 
-    def _write(self, lines: list[bytes]) -> None:
-        data = self._compress(b"\n".join([*lines, b""]) if lines else b"")
-        self._frames.append(Frame(self._sink.bytes, len(data), self._first_row, len(lines)))
-        self._first_row += len(lines)
+    def _write(self, buffer: io.BytesIO, rows: int) -> None:
+        with buffer.getbuffer() as lines:
+            data = self._compress(lines[: buffer.tell()])
+        buffer.seek(0)
+        self._frames.append(Frame(self._sink.bytes, len(data), self._first_row, rows))
+        self._first_row += rows
         self._sink.write(data)
 
 
@@ -229,7 +239,14 @@ def _compressor(format: str, level: int):
         return lambda data: isal_zlib.compress(data, level, 31)
     import zstandard
 
-    return zstandard.ZstdCompressor(level=level, write_checksum=True, write_content_size=True).compress
+    compressor = zstandard.ZstdCompressor(level=level, write_checksum=True, write_content_size=True)
+
+    def compress(data) -> bytes:
+        # As fast as compress() at once, and made of small pieces: large ones, made anew each time, scatter the heap.
+        pieces = compressor.compressobj(size=len(data))
+        return pieces.compress(data) + pieces.flush()
+
+    return compress
 
 
 class _HashedFile:

@@ -12,7 +12,7 @@ import zstandard
 from zstandard import ZstdError
 
 BLOCK_LIMIT = 1 << 17
-BLOCKS_AT_ONCE = 8
+BLOCKS_AT_ONCE = 4
 
 
 class ZstdDecoder:
