@@ -40,7 +40,7 @@ def verify_answers(file, output, gold_field, answer_field, answers, form, plugin
     """
     from derivedata.cli.progress import Progress, State
     from derivedata.problems.answer_file import as_row, check_file, write_outcomes
-    from derivedata.problems.verify import VERDICTS, Verifier
+    from derivedata.problems.verifier import VERDICTS, Verifier
     from derivedata.problems.workers import WorkerLimits
 
     counts: Counter[str] = Counter()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib
 
 _PUBLIC = {
-    "Verdict": "verify",
-    "Verifier": "verify",
-    "verify": "verify",
+    "Verdict": "verifier",
+    "Verifier": "verifier",
+    "verify": "verifier",
     "WorkerLimits": "workers",
 }
 

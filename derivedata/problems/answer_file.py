@@ -15,7 +15,7 @@ from derivedata.errors import UserError
 from derivedata.problems.golds import gold_answers
 from derivedata.problems.layouts import reach, solution_answer
 from derivedata.problems.read import find_sources, source_rows
-from derivedata.problems.verify import Verdict, Verifier
+from derivedata.problems.verifier import Verdict, Verifier
 
 GOLD_FIELDS = ("gold", "ground_truth", "reward_model.ground_truth", "gold_answer", "final_answer", "answer")
 RESPONSE_FIELDS = ("response", "completion", "output", "generation", "prediction", "text", "answer")

@@ -197,6 +197,7 @@ def _without_equation(body: str) -> tuple[str | None, bool]:
         if len(sides) == 1:
             left.append(part)
             continue
+        chain = len(sides) > 2
         if _VARIABLE.fullmatch(sides[0]):
             sides = sides[1:]
         if len(sides) == 1:
@@ -206,7 +207,7 @@ def _without_equation(body: str) -> tuple[str | None, bool]:
             values = [evaluate(side) for side in sides]
         except Unsure:
             # One equation (x + y = 5) is for math-verify; a longer chain of what can't be checked is refused.
-            return None, len(sides) > 2
+            return None, chain
         if any(same(values[0], value) is not True for value in values[1:]):
             return None, True
         left.append(sides[-1])

@@ -27,7 +27,7 @@ TAIL = 100_000
 # math-verify's patterns are slower than linear, so it is shown less.
 TEXT_TAIL = 8_000
 
-_BOX = re.compile(r"\\f?boxed?(?![a-zA-Z])\s*")
+_BOX = re.compile(r"\\(?:f?box|boxed)(?![a-zA-Z])\s*")
 _BRACES = re.compile(r"\\.|[{}]", re.DOTALL)
 _BARE_BOX = re.compile(r"-?\d[\d.,]*(?<![.,])|\\[a-zA-Z]+|[^\s{}$]")
 _HASHES = re.compile(r"^[ \t]*####[ \t]*(\S.*?)[ \t]*$", re.MULTILINE)

@@ -133,7 +133,7 @@ def fit_prior(correct: np.ndarray, n: np.ndarray, components: int = 3) -> BetaMi
         UserError: there is not one problem with a sample.
     """
     from scipy.optimize import minimize
-    from scipy.special import betaln, logsumexp
+    from scipy.special import betaln, digamma, logsumexp
 
     correct, n = np.asarray(correct, float).ravel(), np.asarray(n, float).ravel()
     correct, n = correct[n > 0], n[n > 0]
@@ -143,13 +143,20 @@ def fit_prior(correct: np.ndarray, n: np.ndarray, components: int = 3) -> BetaMi
     c, m = pairs[:, :, None]
     components = min(components, 1 + len(n) // 50)
 
-    def objective(parameters: np.ndarray) -> float:
+    def objective(parameters: np.ndarray) -> tuple[float, np.ndarray]:
         split, log_a, log_b = parameters.reshape(3, components)
         a, b = np.exp(log_a), np.exp(log_b)
         log_weights = split - logsumexp(split)
-        likelihood = logsumexp(log_weights + betaln(a + c, b + m - c) - betaln(a, b), axis=-1)
-        # A weak pull of each Beta towards weights of 1/20 to 20 keeps a pilot of zeros from running off to infinity.
-        return -(times * likelihood).sum() + 0.02 * (log_a**2 + log_b**2).sum()
+        each = log_weights + betaln(a + c, b + m - c) - betaln(a, b)
+        likelihood = logsumexp(each, axis=-1, keepdims=True)
+        share = times[:, None] * np.exp(each - likelihood)
+        both = digamma(a + b) - digamma(a + b + m)
+        slope_a = (share * (digamma(a + c) - digamma(a) + both)).sum(axis=0) * a
+        slope_b = (share * (digamma(b + m - c) - digamma(b) + both)).sum(axis=0) * b
+        slope_split = share.sum(axis=0) - times.sum() * np.exp(log_weights)
+        # A weak pull of a and b towards 1 keeps a pilot of zeros from running off to infinity.
+        value = 0.02 * (log_a**2 + log_b**2).sum() - (times * likelihood[:, 0]).sum()
+        return value, np.concatenate([-slope_split, 0.04 * log_a - slope_a, 0.04 * log_b - slope_b])
 
     best = None
     for low, high in ((0.03, 0.5), (0.01, 0.2), (0.2, 0.8)):
@@ -157,7 +164,7 @@ def fit_prior(correct: np.ndarray, n: np.ndarray, components: int = 3) -> BetaMi
         means = np.clip(means, 0.01, 0.99)
         start = np.concatenate([np.zeros(components), np.log(2 * means), np.log(2 * (1 - means))])
         bounds = [(-8, 8)] * components + [(np.log(0.01), np.log(300))] * (2 * components)
-        found = minimize(objective, start, method="L-BFGS-B", bounds=bounds)
+        found = minimize(objective, start, jac=True, method="L-BFGS-B", bounds=bounds)
         if best is None or found.fun < best.fun:
             best = found
     split, log_a, log_b = best.x.reshape(3, components)

@@ -38,6 +38,7 @@ _INTEGER = re.compile(r"[-+]?\d{1,18}")
 _SCIENTIFIC = re.compile(r"[-+]?\d+(?:\.\d+)?[eE][-+]?\d{1,3}")
 _DECIMAL = re.compile(r"([-+]?)(\d{1,3}(?:,\d{3})+|\d{1,40})(?:\.(\d{0,40}))?")
 _FRACTION = re.compile(r"([-+]?)(?:\\frac\{(-?\d{1,18})\}\{(\d{1,18})\}|(\d{1,18})/(\d{1,18}))")
+_REPEATING = re.compile(r"([-+]?)(\d{0,18})\.(\d{0,18})\\overline\{(\d{1,18})\}")
 _OPERATOR = {"\\cdot": "*", "\\times": "*", "\\div": "/"}
 
 
@@ -62,6 +63,11 @@ def evaluate(text: str) -> Value:
         return -value if sign == "-" else value
     if _SCIENTIFIC.fullmatch(text):
         return Fraction(text)
+    if match := _REPEATING.fullmatch(text):
+        sign, whole, behind, period = match.groups()
+        repeated = Fraction(int(period), (10 ** len(period) - 1) * 10 ** len(behind))
+        value = decimal("", whole or "0", behind) + repeated
+        return -value if sign == "-" else value
     try:
         return _Parser(text).whole()
     except (OverflowError, ZeroDivisionError, ValueError):
