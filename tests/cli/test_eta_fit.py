@@ -153,6 +153,7 @@ RUNS = Runs(
         ("n_params>60M", [0, 0, 1]),
         ("n_params>=60M and strategy==repeat", [0, 1, 0]),
         ("n_params > 60M or x == 0", [1, 0, 1]),
+        ("derived_tokens!=0 and n_params<=60M", [0, 1, 0]),
         ("not (strategy == 'faq' or strategy == \"1epoch\")", [0, 1, 0]),
         ("tpp<20 and derived_tokens!=0", [0, 1, 1]),
         ("derived_tokens>1e9 or loss<3.2", [0, 1, 1]),

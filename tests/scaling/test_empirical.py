@@ -14,9 +14,10 @@ from tests.scaling.data import qin, synthetic
 LAW = load_preset("qin2026-n370")
 
 
-def test_a_run_on_the_law_has_the_eta_of_the_law():
-    runs = synthetic(LAW, noise=0.0)
-    found = eta_empirical(runs, Ensemble(law=LAW))
+@pytest.mark.parametrize("law", [LAW, replace(LAW, D0=3e8)], ids=["published", "offset"])
+def test_a_run_on_the_law_has_the_eta_of_the_law(law):
+    runs = synthetic(law, noise=0.0)
+    found = eta_empirical(runs, Ensemble(law=law))
     has = runs.Dp > 0
     assert found.eta[has] == pytest.approx(found.predicted[has], rel=1e-8)
     assert np.all(found.flag[~has] == NO_DERIVED)
