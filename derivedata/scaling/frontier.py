@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from derivedata.errors import UserError
 from derivedata.scaling.ensemble import Ensemble, Estimate
@@ -82,69 +82,91 @@ def frontier(
         law.saturation(name)
     if not names:
         raise UserError("this law was fitted without derived tokens", value=law.name, remedy="take qin2026-n370")
-    cells = {}
-    for C in flops:
-        for D in fresh_tokens:
-            for name in names:
-                cells[C, D, name] = best_params(law, C, D, name, generator_params)
+    C, D = (axis.ravel() for axis in np.meshgrid(flops, fresh_tokens, indexing="ij"))
     # An optimum of every draw is dear, and N is flat around it: a hundred draws say how far it moves.
     fewer = replace(ensemble, draws=ensemble.draws[:: max(1, len(ensemble.draws) // 100)])
-    losses = {key: _spent_loss(law, N, key, generator_params) for key, N in cells.items()}
+    found = []
+    for name in names:
+        N = fewer.band(lambda one, s=name: best_params(one, C, D, s, generator_params))
+        best = N[0]
+        seen, derived = spend(best, C, D, name, generator_params)
+        loss = ensemble.band(lambda one, n=best, d=(seen, derived), s=name: one.loss(n, *d, s))
+        found.append(_Column(name, N, seen, derived, loss))
+    least = np.min([column.loss[0] for column in found], axis=0)
     points = []
-    for (C, D, name), N in cells.items():
-        seen, derived = (float(v) for v in spend(np.array(N), C, D, name, generator_params))
-        rivals = [losses[C, D, other] for other in names]
-        dominated = any(
-            c <= C and d <= D and (c < C or d < D) and loss <= losses[C, D, name] + 1e-9
-            for (c, d, _), loss in losses.items()
-        )
-        unused = seen < D * (1 - 1e-6)
-        points.append(
-            FrontierPoint(
-                flops=C,
-                fresh_tokens=D,
-                strategy=name,
-                params=fewer.estimate(lambda one, c=C, d=D, s=name: best_params(one, c, d, s, generator_params)),
-                fresh_seen=seen,
-                x=derived / D,
-                derived_tokens=derived,
-                loss=ensemble.estimate(lambda one, n=N, cell=(C, D, name): _spent_loss(one, n, cell, generator_params)),
-                regime=regime(law, N, seen, derived / seen, name),
-                is_best=losses[C, D, name] <= min(rivals) + 1e-12,
-                is_on_frontier=not (dominated or unused) and losses[C, D, name] <= min(rivals) + 1e-12,
-                outside=law.outside(N, seen, derived / seen, name),
+    for i in range(len(C)):
+        cheaper = (C[i] >= C) & (D[i] >= D) & ((C[i] > C) | (D[i] > D))
+        for column in found:
+            loss, seen, N = column.loss[0][i], float(column.seen[i]), float(column.params[0][i])
+            derived = float(column.derived[i])
+            is_best = bool(loss <= least[i] + 1e-12)
+            is_dominated = bool((least[cheaper] <= loss + 1e-9).any()) or seen < D[i] * (1 - 1e-6)
+            points.append(
+                FrontierPoint(
+                    flops=float(C[i]),
+                    fresh_tokens=float(D[i]),
+                    strategy=column.strategy,
+                    params=_at(column.params, i),
+                    fresh_seen=seen,
+                    x=derived / float(D[i]),
+                    derived_tokens=derived,
+                    loss=_at(column.loss, i),
+                    regime=regime(law, N, seen, derived / seen, column.strategy),
+                    is_best=is_best,
+                    is_on_frontier=is_best and not is_dominated,
+                    outside=law.outside(N, seen, derived / seen, column.strategy),
+                )
             )
-        )
     return tuple(points)
 
 
+@dataclass(frozen=True, slots=True)
+class _Column:
+    """One strategy over all cells; `params` and `loss` are (value, low, high)."""
+
+    strategy: str
+    params: tuple
+    seen: NDArray
+    derived: NDArray
+    loss: tuple
+
+
+def _at(band: tuple, i: int) -> Estimate:
+    value, low, high = band
+    if low is None:
+        return Estimate(value=float(value[i]))
+    return Estimate(value=float(value[i]), low=float(low[i]), high=float(high[i]))
+
+
 def spend(
-    N: NDArray, flops: float, fresh_tokens: float, strategy: str, generator_params: float = 0.0
+    N: ArrayLike, flops: ArrayLike, fresh_tokens: ArrayLike, strategy: str, generator_params: float = 0.0
 ) -> tuple[NDArray, NDArray]:
-    """(fresh tokens seen, derived tokens) of a budget for models of N parameters; broadcasts over N."""
-    N = np.asarray(N, float)
+    """(fresh tokens seen, derived tokens) of a budget for models of N parameters; all broadcast."""
+    N, flops = np.asarray(N, float), np.asarray(flops, float)
     seen = np.minimum(fresh_tokens, flops / (6 * N))
     left = np.maximum(0.0, flops - 6 * N * seen)
+    # What rounding leaves of a budget that is spent is no derived token.
+    left = np.where(left < 1e-9 * flops, 0.0, left)
     return seen, left / (6 * N + generation_cost(strategy, generator_params))
 
 
-def best_params(law: Law, flops: float, fresh_tokens: float, strategy: str, generator_params: float = 0.0) -> float:
-    """The N of least loss for a budget and a stock of fresh tokens: a grid in ln N, refined three times."""
-    low, high = np.log(_N_RANGE)
+def best_params(
+    law: Law, flops: ArrayLike, fresh_tokens: ArrayLike, strategy: str, generator_params: float = 0.0
+) -> NDArray:
+    """The N of least loss for budgets and stocks of fresh tokens: a grid in ln N, refined three times. Broadcasts."""
+    C, D = np.broadcast_arrays(np.asarray(flops, float), np.asarray(fresh_tokens, float))
+    low = np.full(C.shape, np.log(_N_RANGE[0]))
     # A model that sees fewer than a thousand tokens is no candidate.
-    high = min(high, np.log(flops / 6e3))
-    if high <= low:
-        raise UserError("the budget is too small for any model", value=f"{flops:.3g} FLOPs", remedy="give at least 1e9")
+    high = np.minimum(np.log(_N_RANGE[1]), np.log(C / 6e3))
+    if np.any(high <= low):
+        raise UserError(
+            "the budget is too small for any model", value=f"{C.min():.3g} FLOPs", remedy="give at least 1e9"
+        )
     for _ in range(4):
         grid = np.linspace(low, high, 41)
         N = np.exp(grid)
-        seen, derived = spend(N, flops, fresh_tokens, strategy, generator_params)
-        best = int(np.argmin(law.loss(N, seen, derived, strategy)))
-        low, high = grid[max(best - 1, 0)], grid[min(best + 1, 40)]
-    return float(np.exp((low + high) / 2))
-
-
-def _spent_loss(law: Law, N: float, cell: tuple[float, float, str], generator_params: float) -> float:
-    flops, fresh_tokens, strategy = cell
-    seen, derived = spend(N, flops, fresh_tokens, strategy, generator_params)
-    return float(law.loss(N, seen, derived, strategy))
+        seen, derived = spend(N, C, D, strategy, generator_params)
+        best = np.argmin(law.loss(N, seen, derived, strategy), axis=0)[None]
+        low = np.take_along_axis(grid, np.maximum(best - 1, 0), 0)[0]
+        high = np.take_along_axis(grid, np.minimum(best + 1, 40), 0)[0]
+    return np.exp((low + high) / 2)[()]

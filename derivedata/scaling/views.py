@@ -141,24 +141,21 @@ def loss_field(
     fresh_tokens: tuple[float, float],
     strategies: Sequence[str],
     generator_params: float = 0.0,
-    steps: int = 28,
+    steps: int = 60,
 ) -> LossField:
     """The compute-data plane: at each budget and stock, the best N and strategy."""
     C, D = np.geomspace(*flops, steps), np.geomspace(*fresh_tokens, steps)
     loss, params = np.full((steps, steps), np.inf), np.zeros((steps, steps))
-    for i, d in enumerate(D):
-        for j, c in enumerate(C):
-            for name in strategies:
-                N = best_params(law, c, d, name, generator_params)
-                seen, derived = spend(np.array(N), c, d, name, generator_params)
-                reached = float(law.loss(N, seen, derived, name))
-                if reached < loss[i, j]:
-                    loss[i, j], params[i, j] = reached, N
-    endless = [best_params(law, c, 1e30, strategies[0], generator_params) for c in C]
+    for name in strategies:
+        N = best_params(law, C[None], D[:, None], name, generator_params)
+        reached = law.loss(N, *spend(N, C[None], D[:, None], name, generator_params), name)
+        params = np.where(reached < loss, N, params)
+        loss = np.minimum(loss, reached)
+    endless = best_params(law, C, 1e30, strategies[0], generator_params)
     return LossField(
         loss=Field(x=C, y=D, value=loss),
         params=Field(x=C, y=D, value=params),
-        enough=C / (6 * np.array(endless)),
+        enough=C / (6 * endless),
     )
 
 

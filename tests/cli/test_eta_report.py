@@ -7,7 +7,6 @@ from click.testing import CliRunner
 
 from derivedata.cli.eta import eta
 from derivedata.errors import UserError
-from tests.cli.test_eta_advice import write_runs
 
 
 def ask(*arguments: object) -> str:
@@ -29,15 +28,6 @@ def test_a_report_of_a_published_law_has_the_plan_the_fields_and_the_frontier(tm
     assert {"regimes.png", "r-star-repeat.svg", "epochs.png", "frontier.png"} <= names
 
 
-def test_a_report_with_runs_shows_them(tmp_path):
-    runs, page = write_runs(tmp_path / "runs.csv", "repeat"), tmp_path / "report.html"
-    ask("report", runs, "-o", page, "--no-hold-out")
-    text = page.read_text()
-    assert "Eta of repeat against x at N = 60M" in text
-    assert "Predicted and measured loss" in text
-    assert "Runs: 7 of runs.csv" in text
-
-
 def test_a_report_of_a_fit_has_hold_outs_and_what_was_left_out(tmp_path, reference_data):
     runs = reference_data / "scaling" / "cd_qin2026_370runs.csv"
     small, fit, page = tmp_path / "small.csv", tmp_path / "fit.json", tmp_path / "report.html"
@@ -47,6 +37,9 @@ def test_a_report_of_a_fit_has_hold_outs_and_what_was_left_out(tmp_path, referen
     ask("fit", small, "-o", fit, "--drop", 5, "--bootstrap", 50)
     ask("report", small, "--law", fit, "-o", page)
     text = page.read_text()
+    assert "Eta of repeat against x at N = " in text
+    assert "Predicted and measured loss" in text
+    assert "of small.csv" in text
     assert "Rolling hold-out" in text
     assert "5 of " in text
     assert "Sensitivity" in text

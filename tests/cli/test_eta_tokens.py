@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from derivedata.cli.eta.tokens import forecast, tokens
+from derivedata.cli.eta.tokens import corpus_lines, forecast, tokens
 from derivedata.corpus.writer import ShardWriter
 from derivedata.errors import UserError
 from derivedata.scaling.presets import load_preset
@@ -148,6 +148,13 @@ def test_a_folder_without_a_manifest_is_one_line(tmp_path):
         ask(tmp_path, "--params", "100M")
     with pytest.raises(UserError, match="--params"):
         ask(tmp_path, "--params", "many")
+
+
+def test_other_commands_can_end_with_the_same_lines(tmp_path):
+    commit_shard(tmp_path / "c", strategy="fresh", style="source", tokens=2_000_000_000)
+    commit_shard(tmp_path / "c", strategy="paraphrase", style="faq", tokens=4_000_000_000)
+    said = "\n".join(corpus_lines([str(tmp_path / "c")], params=1e8))
+    assert said == ask(tmp_path / "c", "--params", "100M").rstrip("\n")
 
 
 def test_a_plan_is_valued_like_a_corpus():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
@@ -41,6 +42,15 @@ def tokens(*, corpora, params, fresh_tokens, law, as_json) -> None:
         return
     for line in lines(holdings, value, ensemble, params):
         words.say(line)
+
+
+def corpus_lines(corpora: Sequence[str], *, params: float, law: str = "qin2026-n370") -> list[str]:
+    """What `derivedata eta tokens` prints, for commands that end with it."""
+    from derivedata.cli.eta.holdings import read_holdings
+    from derivedata.cli.eta.inputs import read_ensemble
+
+    ensemble, holdings = read_ensemble(law), read_holdings(corpora)
+    return lines(holdings, value_of(holdings, ensemble, params), ensemble, params)
 
 
 def value_of(holdings: Holdings, ensemble: Ensemble, params: float) -> Worth | None:
