@@ -81,7 +81,9 @@ def compare(gold: str, answer: str) -> Comparison:
         return Comparison(False, "length")
     a, b = _read(gold), _read(answer)
     if a.spelled.math == b.spelled.math and a.spelled.percent == b.spelled.percent and a.spelled.math:
-        return Comparison(False, "unit") if _other_unit(a.spelled, b.spelled) else Comparison(True, "string")
+        if _other_unit(a.spelled, b.spelled):
+            return Comparison(False, "unit")
+        return Comparison(True, "string" if a.items is None else "number")
     if b.refused and not a.refused:
         return Comparison(False, "form")
     return _compare_readings(a, b)
