@@ -73,7 +73,7 @@ def judge(text: str, source_text: str, style: Style, finish_reason: str | None) 
         text: what the model wrote.
         source_text: the document, or the piece of it, that the prompt held.
         style: the style that asked for it.
-        finish_reason: `length` means cut off; anything else that the model ended by itself.
+        finish_reason: `length` and vLLM's `repetition` mean cut off; any other, that the model ended by itself.
 
     Returns:
         The verdict; same arguments, same verdict.
@@ -88,7 +88,7 @@ def judge(text: str, source_text: str, style: Style, finish_reason: str | None) 
             cleaned = _without_loop(kept, rules)
             changes.append("loop_removed")
         _check_repetition(cleaned)
-        if finish_reason == "length" and "loop_removed" not in changes:
+        if finish_reason in _CUT and "loop_removed" not in changes:
             cleaned = _cut(cleaned, rules)
             changes.append("cut_to_complete")
         _check_length(cleaned, source_text, rules)
@@ -102,6 +102,7 @@ def judge(text: str, source_text: str, style: Style, finish_reason: str | None) 
     return Verdict(True, cleaned, changes=tuple(changes))
 
 
+_CUT = ("length", "repetition")
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 _STEPS = (
     ("thinking_removed", cleaning.strip_thinking),
