@@ -193,7 +193,9 @@ def _refuse(ask: Sequence[str], possible: Sequence[str], sizes: NDArray, tpp: ND
     why = {
         R_STAR: "x = D'/D of at most 1 cannot identify R*",
         RHO: f"one TPP ({tpp[0]:.4g}) cannot identify rho" if len(tpp) == 1 else "rho needs R*, which needs x > 1",
-        SIGMA: f"one size ({sizes[0]:.4g}) cannot identify sigma" if len(sizes) == 1 else "sigma needs R*, so x > 1",
+        SIGMA: f"one size ({sizes[0] / 1e6:g}M) cannot identify sigma"
+        if len(sizes) == 1
+        else "sigma needs R*, so x > 1",
     }
     missing = [what for what in ask if what not in possible]
     if missing:
@@ -316,7 +318,7 @@ def _notes(runs: Sequence[DesignRun], sizes: NDArray, errors: Sequence[ExpectedE
                 f"{e.strategy}: x reaches {reach:.3g}, under 2 R* = {2 * e.r_star:.3g} at its centre: expect R* to be"
                 " better bounded below than above"
             )
-    unused = [f"{size:.3g}" for size in sizes if all(run.n_params != size for run in runs)]
+    unused = [f"{size / 1e6:g}M" for size in sizes if all(run.n_params != size for run in runs)]
     if unused:
         found.append(f"no run of N = {', '.join(unused)}: smaller ones say more per FLOP here")
     found.append("errors are those of the guessed law; a sweep that finds another R* has others")

@@ -40,7 +40,8 @@ def frontier(*, flops, fresh_tokens, generator_params, law, strategies, best, pl
         generator_params=generator_params,
     )
     if best:
-        points = tuple(point for point in points if point.is_best)
+        # Where the budget ends before the fresh tokens do, no strategy is used and all are equally good.
+        points = tuple({(p.flops, p.fresh_tokens): p for p in reversed(points) if p.is_best}.values())[::-1]
     if as_json:
         words.print_json(points)
     else:
@@ -69,7 +70,7 @@ def frontier_row(point: FrontierPoint) -> dict:
     return {
         "FLOPs": shorten(point.flops),
         "fresh tokens": shorten(point.fresh_tokens),
-        "strategy": point.strategy,
+        "strategy": point.strategy if point.x > 0 else "none",
         "N": words.counts(point.params),
         "used": shorten(point.fresh_seen),
         "x": words.figure(point.x),

@@ -215,7 +215,12 @@ def choice_lines(choice: Choice, advice: Plan) -> list[str]:
         )
     losses = ", ".join(f"{name} {words.interval(loss, words.nats)}" for name, loss in choice.losses.items())
     lines.append(words.starred(f"expected loss at {shorten(choice.flops)} FLOPs: {losses}", choice.outside))
-    both = " and ".join(f"x = {words.figure(x)} of {name}" for name, x in choice.mixture.x.items())
+    used = {name: x for name, x in choice.mixture.x.items() if x > 1e-3}
+    if len(used) < 2:
+        (alone,) = used or [choice.best]
+        lines.append(f"both: nothing to gain from mixing at this budget, {alone} alone buys more per FLOP (untested)")
+        return lines
+    both = " and ".join(f"x = {words.figure(x)} of {name}" for name, x in used.items())
     lines.append(
         f"both (untested: no run behind the law mixes them): {both}"
         f" give {words.interval(choice.mixture.loss, words.nats)}"
