@@ -101,6 +101,13 @@ def _scores(
     base = next(iter(squares))
     for form, square in squares.items():
         rmse = np.sqrt(square.mean())
+        if not np.isfinite(rmse):
+            # The form's extrapolation is no number somewhere: worse than any.
+            yield Score(
+                form=form, held_out=held_out, folds=folds, tested=len(square),
+                rmse=np.inf, difference=np.inf, low=np.inf, high=np.inf,
+            )  # fmt: skip
+            continue
         spread = np.sqrt(drawn @ totals[form] / (drawn @ sizes)) - np.sqrt(drawn @ totals[base] / (drawn @ sizes))
         low, high = np.quantile(spread, [0.025, 0.975])
         yield Score(

@@ -52,6 +52,8 @@ def cell(score: Score) -> str:
     """RMSE, difference to the published form and its interval; in bold where the interval lies below 0."""
     if score.form == "published":
         return f"{score.rmse:.4f}"
+    if score.rmse == float("inf"):
+        return "diverges"
     text = f"{score.rmse:.4f}, {score.difference:+.4f} [{score.low:+.4f}, {score.high:+.4f}]"
     return f"**{text}**" if score.verdict == "better" else text
 
