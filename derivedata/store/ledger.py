@@ -65,7 +65,7 @@ class Ledger:
         # Parts first: one that compaction removes between the two listings is in the snapshot read afterwards.
         start, end = len(UNITS) + 1, -len(".parquet")
         names = {path[start:end] for path in self.folder.names(f"{UNITS}/{prefix}") if path.endswith(".parquet")}
-        return names | {name for name in self.snapshots.covered() if name.startswith(prefix)}
+        return names.union(self.snapshots.covered_under(prefix))
 
     def is_committed(self, name: str) -> bool:
         """Whether the part `name` (a unit's name) counts."""

@@ -22,8 +22,8 @@ from derivedata.store import compaction
 from derivedata.store.books import Books
 from derivedata.store.kinds import Kinds
 from derivedata.store.parts import ReadPart, read_part
-from derivedata.store.paths import Folder
-from derivedata.store.snapshots import SNAPSHOTS, Snapshot, Snapshots
+from derivedata.store.paths import Folder, Missing
+from derivedata.store.snapshots import Snapshot, Snapshots
 from derivedata.store.summary import Summary, summarise
 from derivedata.store.tables import BOOKS, MANIFEST, RESERVED, SHARDS, TABLES, UNIT_NAMES, UNITS, part_path
 from derivedata.store.units import Unit, is_unit_name
@@ -53,8 +53,8 @@ class View:
 
     @cached_property
     def parts(self) -> list[ReadPart]:
-        """The fresh units parts, read (many at a time: on object storage each costs a round trip)."""
-        if len(self.fresh) < 8:
+        """The fresh units parts, read (many at a time where each costs a round trip)."""
+        if self.folder.is_local or len(self.fresh) < 4:
             return [read_part(self.folder, name) for name in self.fresh]
         with ThreadPoolExecutor(16) as pool:
             return list(pool.map(lambda name: read_part(self.folder, name), self.fresh))
@@ -124,26 +124,32 @@ class Manifest:
 
     def view(self) -> View:
         """A consistent view of what is committed now. Raises UserError where there is no manifest."""
-        # The order matters: units before their tables (a table's part is written before its units part), parts before
-        # the snapshot (which is written before the parts it covers are removed).
+        # Units before the snapshot: a snapshot is there before the parts it covers are removed.
         start, end = len(UNITS) + 1, -len(".parquet")
-        units = [path[start:end] for path in self.folder.names(f"{UNITS}/") if path.endswith(".parquet")]
-        listing = self.folder.names(f"{MANIFEST}/")
-        if not listing:
+        for _ in range(10):
+            units = [path[start:end] for path in self.folder.names(f"{UNITS}/") if path.endswith(".parquet")]
+            snapshot = self._snapshots.newest()
+            try:
+                covered = self._snapshots.covered_by(snapshot) if snapshot and units else frozenset()
+            except Missing:  # there is a newer one by now, or damage, which `newest` or the last try says
+                continue
+            fresh = tuple(name for name in units if name not in covered)
+            # Units before their tables: those are written first. They are only removed after a newer snapshot.
+            listing = set(self.folder.names(f"{MANIFEST}/")) if fresh or snapshot is None else set()
+            if not fresh or self._snapshots.newest() == snapshot:
+                break
+        else:
+            raise UserError("a snapshot of the manifest is damaged, or changes without end", where=self.folder.url)
+        if snapshot is None and not listing:
             raise UserError("no manifest", where=self.folder.url, remedy="name an output folder of derivedata")
-        snapshot = self._snapshots.newest() if any(path.startswith(SNAPSHOTS) for path in listing) else None
-        covered = self._snapshots.covered_by(snapshot) if snapshot and units else frozenset()
-        fresh = tuple(name for name in units if name not in covered)
         files: dict[str, list[str]] = {}
         for file in snapshot.files if snapshot else ():
             files.setdefault(file.table, []).append(file.path)
-        if fresh:
-            here = set(listing)
-            tables = {path.split("/")[1] for path in here if path.count("/") == 2} - RESERVED
-            for table in sorted(tables):
-                found = [path for name in fresh if (path := part_path(table, name)) in here]
-                if found:
-                    files.setdefault(table, []).extend(found)
+        tables = {path.split("/")[1] for path in listing if path.count("/") == 2} - RESERVED if fresh else set()
+        for table in sorted(tables):
+            found = [path for name in fresh if (path := part_path(table, name)) in listing]
+            if found:
+                files.setdefault(table, []).extend(found)
         frozen = {table: tuple(paths) for table, paths in files.items()}
         return View(folder=self.folder, snapshot=snapshot, fresh=fresh, files=frozen)
 

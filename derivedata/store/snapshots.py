@@ -10,6 +10,7 @@ the sake of readers that still hold their names.
 from __future__ import annotations
 
 import json
+from bisect import bisect_left
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -79,7 +80,7 @@ class Snapshots:
     def __init__(self, folder: Folder) -> None:
         self.folder = folder
         self._newest: Snapshot | None = None
-        self._covered: tuple[int, frozenset[str]] = (0, frozenset())
+        self._covered: tuple[int, frozenset[str], list[str]] = (0, frozenset(), [])
 
     def newest(self) -> Snapshot | None:
         """The newest snapshot there is now; None when nothing was compacted yet."""
@@ -100,11 +101,18 @@ class Snapshots:
         path = snapshot_path(number)
         return Snapshot.from_json(self.folder.read(path), self.folder.url_of(path))
 
+    def covered_under(self, prefix: str) -> list[str]:
+        """Names of the parts in the newest snapshot that begin with `prefix`, sorted."""
+        self.covered()
+        names = self._covered[2]
+        return names[bisect_left(names, prefix) : bisect_left(names, prefix + "\U0010ffff")]
+
     def covered(self) -> frozenset[str]:
         """Names of all parts in the newest snapshot."""
         for _ in range(10):
             newest = self.newest()
             if newest is None:
+                self._covered = (0, frozenset(), [])
                 return frozenset()
             try:
                 return self.covered_by(newest)
@@ -121,5 +129,5 @@ class Snapshots:
             for file in snapshot.of("units"):
                 with self.folder.open(file.path) as source:
                     names += pq.read_table(source, columns=["name"])["name"].to_pylist()
-            self._covered = (snapshot.number, frozenset(names))
+            self._covered = (snapshot.number, frozenset(names), sorted(names))
         return self._covered[1]
