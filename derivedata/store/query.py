@@ -140,18 +140,25 @@ def check_statement(connection: duckdb.DuckDBPyConnection, sql: str) -> None:
         statements = connection.extract_statements(sql)
     if len(statements) != 1:
         raise UserError("one SELECT statement is wanted", value=sql.strip() or "nothing")
-    kind = statements[0].type.name
-    text = statements[0].query
+    kind, text = _kind(statements[0]), statements[0].query
     if kind == "EXPLAIN":
         # EXPLAIN ANALYZE runs what follows, whatever it is.
         text = re.sub(r"(?is)^\s*EXPLAIN\s+(ANALYZE\s+|\([^)]*\)\s*)?", "", text)
         with _said(connection, sql):
             inner = connection.extract_statements(text)
-        kind = inner[0].type.name if len(inner) == 1 else "EXPLAIN"
+        kind = _kind(inner[0]) if len(inner) == 1 else "EXPLAIN"
     if kind != "SELECT":
-        remedy = "write SELECT * FROM (PIVOT ...)" if kind == "MULTI" else None
+        # A PIVOT that finds its columns by itself is several statements, and creates a type.
+        remedy = "a PIVOT must list its columns: ON column IN (...)" if kind == "MULTI" else None
         said = f"manifests are read-only: SELECT and EXPLAIN are allowed, {kind.replace('_', ' ')} is not"
         raise UserError(said, remedy=remedy)
+
+
+def _kind(statement: duckdb.Statement) -> str:
+    try:
+        return statement.type.name
+    except ValueError:  # kinds that DuckDB's Python module has no name for
+        return "THIS STATEMENT"
 
 
 def _tables(view: View, runs: list[RunRecord]) -> dict[str, ds.Dataset | pa.Table]:
