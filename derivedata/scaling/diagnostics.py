@@ -186,12 +186,13 @@ def design_warnings(runs: Runs, law: Law) -> list[str]:
     """What the design of the (used) runs cannot support, one line each; empty for a good design."""
     found = []
     sizes, ratios = np.unique(runs.N), np.unique(np.round(np.log(runs.tpp), 2))
-    if len(sizes) < 3 or sizes.max() / sizes.min() < 10:
+    # One size alone is already told as a restriction of the fit.
+    if len(sizes) > 1 and (len(sizes) < 3 or sizes.max() / sizes.min() < 10):
         found.append(
             f"{len(sizes)} sizes over a factor {sizes.max() / sizes.min():.3g}: three over a decade are needed for "
             "alpha and sigma"
         )
-    elif sizes.max() / sizes.min() < 100:
+    elif len(sizes) > 1 and sizes.max() / sizes.min() < 100:
         found.append(
             "E, A and alpha are not separately identified over less than two decades of N: read E + A/N^alpha instead"
         )
