@@ -82,6 +82,9 @@ def test_effective_tokens_follow_the_law_from_the_tokens_of_the_manifest(tmp_pat
         2e9 + 8e9 * float(N370.eta(1e8, 2e9, 8e9, "paraphrase"))
     )
     assert paraphrase["marginal"]["value"] == pytest.approx(float(N370.marginal_value(1e8, 2e9, 8e9, "paraphrase")))
+    worth = float(N370.eta(1e8, 2e9, 8e9, "paraphrase"))
+    assert paraphrase["effective_tokens"]["value"] == pytest.approx(8e9 * worth)
+    assert paraphrase["share"]["value"] == pytest.approx(4 * worth / float(N370.r_star(1e8, 2e9, "paraphrase")))
     assert found["worth"]["is_untested"] is False
     low, high = found["worth"]["effective_tokens"]["low"], found["worth"]["effective_tokens"]["high"]
     assert low < found["worth"]["effective_tokens"]["value"] < high
@@ -134,6 +137,14 @@ def test_uncounted_shards_are_unknown_not_zero(tmp_path):
     commit_shard(tmp_path / "c", strategy="paraphrase", style="faq", tokens=None)
     text = ask(tmp_path / "c", "--params", "100M", "--fresh-tokens", "2B")
     assert "not counted" in text
+    commit_shard(tmp_path / "c", strategy="paraphrase", style="math", tokens=2_000_000_000)
+    both = ask_json(tmp_path / "c", "--params", "100M", "--fresh-tokens", "2B")
+    assert both["worth"] is None, "what is counted is not all there is"
+    tokens = {held["style"]: held["tokens"] for held in both["holdings"]["held"]}
+    assert tokens == {"faq": None, "math": 2_000_000_000}
+    commit_shard(tmp_path / "d", strategy="paraphrase", style="faq", tokens=2_000_000_000)
+    together = ask_json(tmp_path / "c", tmp_path / "d", "--params", "100M", "--fresh-tokens", "2B")
+    assert {held["tokens"] for held in together["holdings"]["held"] if held["style"] == "faq"} == {None}
 
 
 def test_tokens_of_a_strategy_the_law_does_not_know_are_left_out_by_name(tmp_path):

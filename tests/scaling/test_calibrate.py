@@ -81,6 +81,12 @@ def test_the_next_run_narrows_as_much_as_it_says():
     assert before.next_cheapest.flops <= best.flops
 
 
+def test_the_spread_it_states_is_that_of_its_draws_at_the_target():
+    found = calibrate(PRIOR, runs_of(TRUTH, CELLS), params=30e6, fresh_tokens=2.4e9, draws=2000)
+    spread = np.std([ln_r(law, 30e6, 2.4e9) for law in found.ensemble.draws])
+    assert found.sd == pytest.approx(spread, rel=0.1)
+
+
 def test_the_same_seed_gives_the_same_answer():
     runs = runs_of(TRUTH, CELLS[:4])
     assert calibrate(PRIOR, runs, seed=3).r_star == calibrate(PRIOR, runs, seed=3).r_star
