@@ -4,8 +4,8 @@
     verdict.accepted, verdict.text, verdict.reason, verdict.detail, verdict.changes
 
 Pure, and about a millisecond for a text of 500 words. The repetition rules follow Gopher's (Rae et al. 2021, table A1;
-Datatrove's GopherRepetitionFilter has them too), measured here on words without labels: "Question:" and the bars of
-a table return by design, and importing Datatrove's filter costs a second and a spaCy tokenizer.
+Datatrove's GopherRepetitionFilter has them too), measured here on words, without the markup
+of tables and labels that returns by design; importing Datatrove's filter costs a second and a spaCy tokenizer.
 """
 
 from __future__ import annotations
@@ -172,20 +172,13 @@ def _check_origin(text: str, source: str, style: Style) -> None:
         raise _Rejected("about_the_text", f"{about} mentions in {sentences} sentences")
 
 
-_LABEL = re.compile(
-    r"^[ \t>#*_\-•]*+(?:\d{1,3}[.):][ \t]*+)?+[*_]*+(?:questions?|answers?|[qa]|problem|solution|step)?+"
-    r"[ \t]*+\d{0,3}+[ \t]*+[*_]*+[:：.)]",
-    re.IGNORECASE | re.MULTILINE,
-)
-
-
 def _check_repetition(text: str) -> None:
     """Loops: the same lines, the same words over and over, or one phrase that fills the text."""
     lines = [line.strip(" *_#|-").lower() for line in text.split("\n") if len(line.strip()) > 12]
     again = len(lines) - len(set(lines))
     if len(lines) >= 4 and again > 0.3 * len(lines):
         raise _Rejected("repetition", f"{again} of {len(lines)} lines are repeated")
-    found = words(_LABEL.sub(" ", text))
+    found = words(text)
     if len(found) < 20:
         return
     for n, limit in ((3, 0.18), (5, 0.20), (10, 0.10)):

@@ -104,11 +104,9 @@ def missing_table(text: str) -> str | None:
     """No table with a header, two columns and two different rows that fit the header and aren't mostly empty."""
     found = tables(text)
     if not found:
-        return "no Markdown table (header row, separator row, data rows)"
+        return "no Markdown table of two columns or more (header row, separator row, data rows)"
     rows = max(found, key=len)
     header, data = rows[0], rows[1:]
-    if len(header) < 2:
-        return "a table of one column"
     filled = {tuple(row) for row in data if sum(map(bool, row)) >= 2 and set("".join(row)) - set(". -…")}
     if len(filled) < 2:
         return f"a table with {len(filled)} different filled rows, 2 needed"

@@ -168,6 +168,13 @@ def test_a_repeated_instruction_is_a_leak():
     assert reason(f"{sentence}.\n\n{QUIZ}", asked) == "prompt_leak"
 
 
+def test_words_that_the_document_shares_with_the_instruction_are_no_leak():
+    shared = "Tell it as a story of the sea and the Moon."
+    asked = replace(style(), instruction=shared)
+    assert reason(shared, asked, source=TIDES) == "prompt_leak"
+    assert reason(shared, asked, source=TIDES + " " + shared) is None
+
+
 def test_talk_about_the_text_is_rejected():
     # real (table, fire-of-london)
     text = (
@@ -188,6 +195,7 @@ def test_a_document_about_texts_may_be_talked_about():
         # real (math, fire-of-london)
         "The problem is: \nIf 202 feet is equal to 200 meters, then the answer is 100.\n\n"
         + "The answer is 100.\n\n" * 20,
+        "The tide is high.\n" * 4,
         # real (faq, la-papa), shortened
         "La llevaron a la historia de cien a las cien. "
         + "La llevaron a la historia de todos los cientos de más. " * 8,
@@ -233,6 +241,16 @@ def test_a_loop_at_the_end_is_taken_off_where_the_style_takes_parts():
     assert verdict.changes == ("loop_removed",)
     assert verdict.text == text.strip()
     assert reason(text + loop, style(form="qa"), CURIE) == "repetition"
+
+
+def test_a_line_that_returns_once_is_no_loop():
+    text = "The tide is coming in again.\nBoats rise.\nThe tide is coming in again.\nThe sand is covered.\n"
+    text += "Gulls settle on the sea wall and wait.\nA child runs home along the dry upper path."
+    assert judge(text, TIDES, style(allow_truncated=True), "stop").text == text
+
+
+def test_a_loop_that_the_engine_stopped_is_cut_off_too():
+    assert reason("The Moon pulls on the sea. It pulls", style(), finish="repetition") == "truncated"
 
 
 def test_cut_off_texts_are_kept_to_the_last_complete_sentence_only_where_the_style_allows():

@@ -192,7 +192,7 @@ def test_length_limits_say_why_a_document_is_skipped(written):
     assert style.unsuitable("  \n", 7) == "source_too_short"
     assert style.unsuitable("word", 9) is None
     assert style.unsuitable("word", 10) == "source_too_long"
-    assert load_style(written(SMALLEST)).unsuitable("word", 10**6) is None
+    assert load_style(written(SMALLEST + "source: {max_tokens: 9}\n")).unsuitable("word", 10**6) is None
 
 
 def test_the_template_of_a_new_style_is_a_good_style(written):
