@@ -13,12 +13,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
+
 from derivedata.corpus.card import DERIVATION_FIELDS
 from derivedata.corpus.document import document_uid
 from derivedata.corpus.writer import ShardWriter
 from derivedata.generation.style import Style
 from derivedata.store.books import Books
-from derivedata.store.tables import DOCUMENTS, REJECTED, Part, ShardEntry, rows_to_table
+from derivedata.store.tables import DOCUMENTS, REJECTED, Part, ShardEntry, declare, rows_to_table
 from derivedata.store.units import Unit
 
 if TYPE_CHECKING:
@@ -28,6 +30,24 @@ if TYPE_CHECKING:
 
 STRATEGY = "paraphrase"
 GENERATION = "generation"
+
+
+# One row a source document that a unit used, whatever became of it: D beside D'. Units that fill in styles or rewrites
+# name their documents again, so count distinct uids.
+SOURCES = declare(
+    "sources",
+    pa.schema(
+        [
+            ("uid", pa.string()),
+            ("id", pa.string()),
+            ("source", pa.string()),
+            ("path", pa.string()),
+            ("row", pa.int64()),
+            ("tokens", pa.int64()),
+            ("tokenizer", pa.string()),
+        ]
+    ),
+)
 
 
 class DerivedPart:
@@ -47,6 +67,7 @@ class DerivedPart:
         self._rows: Counter[str] = Counter()
         self.documents: list[dict[str, Any]] = []
         self.rejected: list[dict[str, Any]] = []
+        self.sources: dict[str, dict[str, Any]] = {}
         self.reasons: dict[str, Counter[str]] = {"rejected": Counter(), "skipped": Counter()}
         self._rejects: ShardWriter | None = None
         self._run_id = ""
@@ -55,6 +76,7 @@ class DerivedPart:
         """Take one outcome."""
         self._run_id = record["run_id"]
         source = self.items[record["position"] - self.unit.first]
+        self.sources.setdefault(source.uid, self._source_row(record, source))
         if record["outcome"] == "accepted":
             self._accept(record, source)
             return
@@ -97,8 +119,20 @@ class DerivedPart:
         tables = {
             "documents": rows_to_table(self.documents, DOCUMENTS),
             "rejected": rows_to_table(self.rejected, REJECTED),
+            "sources": rows_to_table(list(self.sources.values()), SOURCES),
         }
         return Part(books=books, stage=GENERATION, shards=shards, files=files, tables=tables)
+
+    def _source_row(self, record: Mapping[str, Any], source: Document) -> dict[str, Any]:
+        return {
+            "uid": source.uid,
+            "id": _as_string(source.id),
+            "source": _as_string(source.source),
+            "path": source.path,
+            "row": source.row,
+            "tokens": record["source_tokens"],
+            "tokenizer": self.config.tokenizer_name,
+        }
 
     def _path(self, style: str) -> str:
         return f"documents/style={style}/{self.unit.name}.{self.config.format}"

@@ -168,10 +168,15 @@ class ParaphraseStage(BudgetedStage):
     # What is asked.
 
     def plan(self, unit: Unit, items: Sequence[Document], first: int) -> list[Planned]:
-        counts = self.tokenizer.count([document.text for document in items])
+        texts = [document.text for document in items]
+        counts = self.tokenizer.count(texts)
+        # D is counted with the tokenizer that counts D'.
+        fresh = counts if self.counter is self.tokenizer else self.counter.count(texts)
         planned: list[Planned] = []
-        for offset, (document, tokens) in enumerate(zip(items, counts, strict=True)):
-            planned += self._plan_document(unit, document, tokens, first + offset)
+        for offset, document in enumerate(items):
+            for one in self._plan_document(unit, document, counts[offset], first + offset):
+                one.info["source_tokens"] = fresh[offset]
+                planned.append(one)
         return planned
 
     def _plan_document(self, unit: Unit, document: Document, tokens: int, position: int) -> list[Planned]:

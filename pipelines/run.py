@@ -50,6 +50,7 @@ from derivedata.store.summary import Summary
 from derivedata.store.units import Unit
 
 ROOMS = ("documents", "rejected", "manifest", "plan", "ledger", "journal", "logs", RANKS)
+CONTEXT = 4096  # tokens of prompt and answer where the model has room for more: longer documents come in pieces
 COMPACT_AT = 64  # parts that make a compaction worth its while
 
 
@@ -197,6 +198,33 @@ def paraphrase_corpus(
     return _Run(options, listener or Silence(), serve).run()
 
 
+def resolve_config(
+    options: ParaphraseOptions, model: ModelFolder, styles: tuple[Style, ...], *, added: str = ""
+) -> ParaphraseConfig:
+    """The configuration that options come to with a model."""
+    counter = resolve_tokenizer(options.tokenizer) if options.tokenizer else model
+    return ParaphraseConfig(
+        styles=styles,
+        mix=dict(options.style_mix) if options.style_mix else None,
+        rewrites=options.rewrites,
+        tokens=options.tokens,
+        documents=options.documents,
+        model=str(model.path),
+        model_name=model.name,
+        model_revision=model.revision,
+        tokenizer=str(counter.path),
+        tokenizer_name=counter.name,
+        context=options.context or min(model.context, CONTEXT),
+        temperature=options.temperature,
+        top_p=options.top_p,
+        max_tokens=options.max_tokens,
+        seed=options.seed,
+        filter=options.filter,
+        format=options.format,
+        added=added,
+    )
+
+
 class _Run:
     def __init__(self, options: ParaphraseOptions, listener: Listener, serve: Serve):
         self.options, self.listener, self.serve = options, listener, serve
@@ -234,30 +262,10 @@ class _Run:
 
     @cached_property
     def config(self) -> ParaphraseConfig:
-        options = self.options
         previous = current_run(self.folder)
-        counter = resolve_tokenizer(options.tokenizer) if options.tokenizer else self.model
-        return ParaphraseConfig(
-            styles=self.styles,
-            mix=dict(options.style_mix) if options.style_mix else None,
-            rewrites=options.rewrites,
-            tokens=options.tokens,
-            documents=options.documents,
-            model=str(self.model.path),
-            model_name=self.model.name,
-            model_revision=self.model.revision,
-            tokenizer=str(counter.path),
-            tokenizer_name=counter.name,
-            context=options.context or min(self.model.context, CONTEXT),
-            temperature=options.temperature,
-            top_p=options.top_p,
-            max_tokens=options.max_tokens,
-            seed=options.seed,
-            filter=options.filter,
-            format=options.format,
-            # The first run's, so that every run writes the same bytes for the same outcomes.
-            added=previous.identity.get("added", "") if previous else utc_now(),
-        )
+        # The first run's, so that every run writes the same bytes for the same outcomes.
+        added = previous.identity.get("added", "") if previous else utc_now()
+        return resolve_config(self.options, self.model, self.styles, added=added)
 
     def _run_config(self) -> RunConfig:
         config, options = self.config, self.options
@@ -427,6 +435,3 @@ class _Run:
             generated=self.generated,
             seconds=self.seconds,
         )
-
-
-CONTEXT = 4096  # tokens of prompt and answer, where the model has room for more: longer documents come in pieces

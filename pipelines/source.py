@@ -76,7 +76,7 @@ class Source:
                 where=chunk.file.url,
                 remedy="put the file back as it was, or start over with --restart",
             )
-        return sorted(documents, key=lambda document: _keyed(self.seed, document.uid))
+        return sorted(documents, key=lambda document: keyed(self.seed, document.uid))
 
 
 class TakeInventory(PipelineStep):
@@ -175,7 +175,7 @@ def open_source(folder: Folder, files: Sequence[CorpusFile], *, seed: int) -> So
     by_path = {file.path: file for file in files}
     _refuse_changed(inventories, by_path)
     spans = [(inventory, span) for inventory in inventories for span in inventory.chunks]
-    spans.sort(key=lambda pair: _keyed(seed, f"{pair[0].path}\n{pair[1].first_row}"))
+    spans.sort(key=lambda pair: keyed(seed, f"{pair[0].path}\n{pair[1].first_row}"))
     chunks, before = [], 0
     for index, (inventory, span) in enumerate(spans):
         chunks.append(Chunk(index=index, before=before, file=by_path[inventory.path], span=span))
@@ -221,7 +221,7 @@ def _content_sha256(file: CorpusFile) -> str:
     return digest.hexdigest()
 
 
-def _keyed(seed: int, name: str) -> bytes:
+def keyed(seed: int, name: str) -> bytes:
     """Sorting by this is a permutation that depends on the seed and the names alone."""
     return hashlib.sha256(f"{seed}\n{name}".encode()).digest()
 

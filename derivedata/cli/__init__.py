@@ -52,12 +52,12 @@ def _interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
-def main(args: list[str] | None = None) -> None:
+def main(args: list[str] | None = None, command: click.Command = cli) -> None:
     """Run the command line; expected failures become one line on stderr and exit code 1."""
     # A batch system's SIGTERM ends a command as Ctrl-C does: what is finished is kept, and no server stays behind.
     signal.signal(signal.SIGTERM, _interrupt)
     try:
-        cli.main(args=args, prog_name="derivedata", standalone_mode=False)
+        command.main(args=args, prog_name="derivedata", standalone_mode=False)
     except UserError as error:
         click.echo(f"derivedata: {error.line}", err=True)
         sys.exit(1)

@@ -71,9 +71,10 @@ def model_options(command):
 @click.option("--max-bad-input", default="5%", show_default=True, help="Share of input rows that may be rejected.")
 @click.option("--dry-run", is_flag=True, help="Say what it would do and how long that takes.")
 @click.option("--rate", type=Quantity(), help="With --dry-run: new tokens a second to reckon with.")
+@click.option("--params", type=Quantity(), help="With --dry-run: say what the tokens are worth to so large a model.")
 @click.option("--restart", is_flag=True, help="Throw away what OUTPUT holds and start over.")
 def paraphrase(
-    corpus, output, dry_run, rate, every_style, style_mix, styles, filter_, format_, max_bad_input, **options
+    corpus, output, dry_run, rate, params, every_style, style_mix, styles, filter_, format_, max_bad_input, **options
 ):
     """Rewrite the documents of CORPUS (Dolma folders, files or patterns) with a model.
 
@@ -82,10 +83,11 @@ def paraphrase(
     """
     if every_style and style_mix:
         raise UserError("--every-style and --style-mix exclude each other", remedy="give one of them")
-    if rate and not dry_run:
-        raise UserError("--rate needs --dry-run")
+    if (rate or params) and not dry_run:
+        raise UserError("--rate and --params need --dry-run")
     from derivedata.cli import show
-    from derivedata.pipelines.run import ParaphraseOptions, dry_run_paraphrase, paraphrase_corpus
+    from derivedata.pipelines.forecast import forecast_paraphrase
+    from derivedata.pipelines.run import ParaphraseOptions, paraphrase_corpus
 
     settings = ParaphraseOptions(
         corpus=corpus,
@@ -101,7 +103,7 @@ def paraphrase(
         **options,
     )
     if dry_run:
-        show.forecast(dry_run_paraphrase(settings, rate=rate))
+        show.forecast(forecast_paraphrase(settings, rate=rate), params)
         return
     show.outcome(paraphrase_corpus(settings, show.Narrator()))
 

@@ -12,6 +12,7 @@ from derivedata.cli.progress import Progress, State, clock
 from derivedata.cli.render import text_table
 
 if TYPE_CHECKING:
+    from derivedata.pipelines.forecast import Forecast
     from derivedata.pipelines.run import Outcome
 
 
@@ -64,6 +65,28 @@ def outcome(outcome: Outcome) -> None:
             f"this run: {outcome.generated:,} new tokens in {clock(outcome.seconds)}, "
             f"{outcome.generated / max(outcome.seconds, 1e-9):,.0f} new tokens/s"
         )
+
+
+def forecast(forecast: Forecast, params: float | None) -> None:
+    """Print what a run would do, and what its tokens would be worth to a model of `params` parameters."""
+    about = "" if forecast.exact else "about "
+    length = "as measured here before" if forecast.measured_length else "assumed: half of what each style allows"
+    hours = "unknown" if forecast.hours is None else clock(forecast.hours * 3600)
+    rate = "" if forecast.rate is None else f" at {forecast.rate:,.0f} new tokens/s"
+    click.echo(f"documents      {about}{forecast.documents:,} ({forecast.source_tokens:,} tokens)")
+    click.echo(f"requests       {about}{forecast.requests:,}, and {forecast.skipped:,} skipped")
+    click.echo(
+        f"prompt tokens  {about}{forecast.prompt_tokens:,}, of which {forecast.shared_tokens:,} are shared prefixes"
+    )
+    click.echo(f"new tokens     about {forecast.new_tokens:,} ({length})")
+    click.echo(f"time           {hours}{rate} ({forecast.rate_from})")
+    if params is not None:
+        from derivedata.cli.eta.tokens import forecast as worth
+
+        click.echo("\nIf all of it is accepted:")
+        tokens = {"paraphrase": float(forecast.new_tokens)}
+        for line in worth(tokens, fresh_tokens=float(forecast.source_tokens), params=params):
+            click.echo(line)
 
 
 def examples(output: str, styles: Sequence[str]) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 from derivedata.pipelines.run import ENDPOINT, ParaphraseOptions, Serving, paraphrase_corpus
 
 from derivedata.cli import main
@@ -38,10 +39,10 @@ def job(corpus: Path, output: Path, model: Path, **options) -> ParaphraseOptions
 
 
 if __name__ == "__main__":
-    from derivedata.cli import cli
+    settings, url = json.loads(sys.argv[1]), sys.argv[2]
 
-    options, url = json.loads(sys.argv[1]), sys.argv[2]
-    cli.add_command(
-        cli.command("job")(lambda: paraphrase_corpus(ParaphraseOptions(**options), serve=serve_at(url)) and None)
-    )
-    main(["job"])
+    @click.command()
+    def work() -> None:
+        paraphrase_corpus(ParaphraseOptions(**settings), serve=serve_at(url))
+
+    main([], work)
