@@ -16,6 +16,7 @@ from pathlib import Path
 from derivedata.errors import UserError
 from derivedata.store.journal import writer_name
 from derivedata.store.paths import Folder, Missing
+from derivedata.store.probe import warn_unless_conditional
 
 ROOM = ".writers"
 BEAT = 15.0
@@ -38,6 +39,7 @@ class Lease:
         self._thread: threading.Thread | None = None
 
     def __enter__(self) -> Lease:
+        warn_unless_conditional(self.folder)
         # Write first, look afterwards: of two that start at once at least one sees the other.
         self._write()
         for other in self._others():
