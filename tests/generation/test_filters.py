@@ -298,6 +298,16 @@ def test_lengths_are_against_the_style_and_the_source():
         ("table", "| Tide | When |\n| --- | --- |\n| | |\n| - | - |"),
         ("problem", TIDES),
         ("problem", "Problem: How many tides are there a day?\nSolution: 1 + 1 = 2\nAnswer: 2"),
+        ("qa", QUIZ + "\nQuestion: And the Sun?\nQuestion: And the wind?\nQuestion: And the shape of the coast?\n"),
+        ("table", "| Tide | When |\n| --- | --- |\n| Spring | Full | moon |\n| Neap | First | Last |\n| High | Noon |"),
+        (
+            "problem",
+            "Problem: Tides are 12 hours and 25 minutes apart. How long do four take?\nSolution: 4 hours.\nAnswer: 4",
+        ),
+        (
+            "problem",
+            "Problem: A boat waits 12 hours, then 25 minutes. How long?\nSolution: 12 + 25 = 37\n" + "So. " * 90,
+        ),
         (
             "problem",
             "Problem: A boat waits 12 hours, then 25 minutes. How long?\nSolution: It waits.\nAnswer: A while.",
