@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ctypes.util
 import json
-import math
 import os
+import re
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +16,8 @@ from derivedata.generation import hardware
 from derivedata.generation.model import ModelFolder
 
 _GIB = 1 << 30
+_STACK = re.compile(r'^(\(\w+ pid=\d+\) )?(Traceback|File "|[\^~ ]+$)|resource_tracker|For further information')
+_ERROR = re.compile(r"^(\(\w+ pid=\d+\) )?[\w.]*(Error|Exception)\b")
 # Ours to decide: a value from outside would break the way in to the server or what it stands for.
 _RESERVED = frozenset({"host", "port", "api-key", "model", "served-model-name", "uds", "root-path"})
 
@@ -32,7 +34,7 @@ class ServerSettings:
     context: int | None = None  # tokens of prompt and generation together; default the model's, at most 4096 on CPU
     max_num_seqs: int | None = None  # requests computed at once; default 32 on CPU, 256 on GPU
     block_size: int | None = None  # tokens of a block of the prefix cache; default 32 on CPU, vLLM's own on GPU
-    kv_cache_gib: float | None = None  # CPU: GiB for the KV cache; default 2, less where memory is short
+    kv_cache_gib: int | None = None  # CPU: GiB for the KV cache; default 2, or 1 where memory is short
     threads: int | None = None  # CPU: threads of the engine; default by what is idle
     tensor_parallel: int = 1  # GPUs a model is cut over
     data_parallel: int | None = None  # copies of the model; default visible GPUs / tensor_parallel
@@ -41,13 +43,11 @@ class ServerSettings:
     extra: tuple[tuple[str, str], ...] = ()  # further vLLM options; a value of "" makes a flag
 
     def __post_init__(self) -> None:
-        whole = ("context", "max_num_seqs", "block_size", "threads", "tensor_parallel", "data_parallel")
+        whole = ("context", "max_num_seqs", "block_size", "kv_cache_gib", "threads", "tensor_parallel", "data_parallel")
         for name in whole:
             value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserError(f"{name} must be at least 1", value=value)
-        if self.kv_cache_gib is not None and not 0 < self.kv_cache_gib < math.inf:
-            raise UserError("kv_cache_gib must be above 0", value=self.kv_cache_gib)
+            if value is not None and (not isinstance(value, int) or value < 1):
+                raise UserError(f"{name} must be a whole number, at least 1", value=value)
         for key, _ in self.extra:
             if key.lstrip("-").replace("_", "-") in _RESERVED:
                 raise UserError("derivedata sets this option of vLLM itself", value=key)
@@ -169,11 +169,11 @@ def _threads() -> int:
     return max(1, min(cores - 1, round(idle) - 1))
 
 
-def _cpu_environment(kv_cache_gib: float | None, threads: int) -> dict[str, str]:
-    # The engine holds the cache whole from the start; weights and activations need room beside it.
-    cache = kv_cache_gib or max(0.25, min(2.0, 0.3 * hardware.available_memory() / _GIB))
+def _cpu_environment(kv_cache_gib: int | None, threads: int) -> dict[str, str]:
+    # The engine takes the cache whole at the start, in whole GiB; weights and the rest of vLLM need 4 GiB beside it.
+    cache = kv_cache_gib or (2 if hardware.available_memory() >= 6 * _GIB else 1)
     environment = {
-        "VLLM_CPU_KVCACHE_SPACE": f"{cache:.2f}".rstrip("0").rstrip("."),
+        "VLLM_CPU_KVCACHE_SPACE": str(cache),
         "VLLM_CPU_OMP_THREADS_BIND": ",".join(str(core) for core in hardware.usable_cores()[:threads]),
     }
     # 12% faster where it is installed (Debian: libtcmalloc-minimal4).
@@ -189,12 +189,21 @@ def describe(launch: Launch) -> str:
 
 
 def log_tail(path: Path, *, begin: int = 0, lines: int = 12, limit: int = 1500) -> str:
-    """The last lines of a log as one, joined by ` | `; what is before byte `begin` is of an earlier server."""
+    """What a log ends with, as one line: from the last error on, or else the last lines, without Python's call stacks.
+
+    Args:
+        path: the log.
+        begin: what is before this byte is of an earlier server.
+        lines: lines at most.
+        limit: characters at most, the last ones.
+    """
     try:
         with path.open("rb") as file:
             file.seek(max(begin, path.stat().st_size - 65536))
             text = file.read().decode("utf-8", "replace")
     except OSError:
         return ""
-    kept = [line.strip() for line in text.splitlines() if line.strip()][-lines:]
+    kept = [line for line in map(str.strip, text.splitlines()) if line and not _STACK.search(line)]
+    errors = [number for number, line in enumerate(kept) if _ERROR.match(line)]
+    kept = kept[errors[-1] :][:lines] if errors else kept[-lines:]
     return " | ".join(kept)[-limit:]

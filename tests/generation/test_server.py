@@ -108,6 +108,12 @@ def test_only_the_log_of_this_start_is_shown(tiny_model, log):
     assert "last week" not in caught.value.line
 
 
+def test_the_error_is_shown_and_not_the_call_stack(tiny_model, log):
+    program = (sys.executable, "-c", "print('loading ' * 500); int('many')")
+    with pytest.raises(UserError, match=r"starting: ValueError: invalid literal for int\(\) with base 10: 'many'\. "):
+        start(tiny_model, log, program=program).start()
+
+
 def test_a_start_has_a_limit(tiny_model, log):
     with pytest.raises(UserError, match="did not answer within 1 s"):
         start(tiny_model, log, program=(*FAKE, "--start-seconds", "600"), start_limit_s=1).start()
@@ -242,7 +248,7 @@ def test_options_that_are_ours_are_refused(pair):
         ServerSettings(extra=parse_vllm_args((pair,)))
 
 
-@pytest.mark.parametrize("wrong", [{"context": 0}, {"threads": -1}, {"kv_cache_gib": 0}, {"block_size": 0}])
+@pytest.mark.parametrize("wrong", [{"context": 0}, {"threads": -1}, {"kv_cache_gib": 0.5}, {"block_size": 0}])
 def test_settings_outside_their_range_are_refused(wrong):
     with pytest.raises(UserError):
         ServerSettings(**wrong)
