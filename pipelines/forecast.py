@@ -6,30 +6,24 @@ A sample of the documents is planned as the run itself would plan it; nothing is
 from __future__ import annotations
 
 import heapq
-import json
-import os
 import zlib
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 from derivedata.pipelines.paraphrase import ParaphraseStage
+from derivedata.pipelines.rates import known_rate
 from derivedata.pipelines.run import ParaphraseOptions, resolve_config
 from derivedata.pipelines.source import keyed
 
 from derivedata.corpus.document import without_compression
 from derivedata.corpus.files import CorpusFile, corpus_files
 from derivedata.corpus.reader import RejectedRow, read_rows
-from derivedata.generation.embedded import cache_folder
-from derivedata.generation.launch import ServerSettings, resolve
 from derivedata.generation.model import resolve_model
 from derivedata.store.units import Unit
 
 SAMPLE_DOCUMENTS = 512
 SAMPLE_BYTES = 64 << 20  # of the input's files, read whole
 TEXT_OF_ONE_FILE = 256 << 20  # of a single file, at most
-RATES = "rates.json"
 # Of the tokens a generation may have, the share that is used, where nothing was measured.
 ASSUMED_LENGTH = 0.5
 
@@ -74,15 +68,13 @@ def forecast_paraphrase(options: ParaphraseOptions, *, rate: float | None = None
     unit = Unit(0, 0, max(1, len(sample)), 0, config.rewrites, stage.kinds)
     planned = stage.plan(unit, sample, 0)
     asked = [one for one in planned if one.outcome is None]
-    known = _known_lengths(model.name)
-    new = sum(known.get(one.info["style"], ASSUMED_LENGTH * one.sampling.max_tokens) for one in asked)
+    measured = known_rate(model.name)
+    new = sum(measured.lengths.get(one.info["style"], ASSUMED_LENGTH * one.sampling.max_tokens) for one in asked)
     if options.documents is not None:
         documents = min(documents, options.documents)
     scale = documents / max(1, len(sample))
     if config.tokens is not None and new * scale > config.tokens:
         scale *= config.tokens / (new * scale)
-    device = resolve(model, ServerSettings()).device
-    measured = _known_rates().get(f"{model.name} {device}", {}).get("rate")
     first = {(one.info["uid"], one.info["piece"]): len(one.prompt) for one in reversed(asked)}
     prompt_tokens = sum(len(one.prompt) for one in asked)
     return Forecast(
@@ -95,9 +87,9 @@ def forecast_paraphrase(options: ParaphraseOptions, *, rate: float | None = None
         shared_tokens=round(scale * max(0, prompt_tokens - sum(first.values()))),
         source_tokens=round(scale * sum({one.info["uid"]: one.info["source_tokens"] for one in planned}.values())),
         new_tokens=round(scale * new),
-        measured_length=bool(asked) and all(one.info["style"] in known for one in asked),
-        rate=rate or measured,
-        rate_from="as given" if rate else "measured here before" if measured else "unknown: give one with --rate",
+        measured_length=bool(asked) and all(one.info["style"] in measured.lengths for one in asked),
+        rate=rate or measured.rate,
+        rate_from="as given" if rate else "measured here before" if measured.rate else "unknown: give one with --rate",
     )
 
 
@@ -138,28 +130,3 @@ def _inverted(entry: tuple[bytes, int, object]) -> tuple[bytes, int, object]:
 
 def _documents(file: CorpusFile) -> Iterator:
     return (row for row in read_rows(file) if not isinstance(row, RejectedRow))
-
-
-def _known_rates() -> dict:
-    with suppress(OSError, ValueError):
-        return json.loads((cache_folder() / RATES).read_text())
-    return {}
-
-
-def _known_lengths(model: str) -> dict[str, float]:
-    return next(
-        (entry.get("lengths", {}) for name, entry in _known_rates().items() if name.startswith(f"{model} ")), {}
-    )
-
-
-def remember_rate(model: str, device: str, *, rate: float, lengths: dict[str, float]) -> None:
-    """Keep what a run measured on this machine, for later forecasts."""
-    known = _known_rates()
-    entry = known.get(f"{model} {device}", {})
-    known[f"{model} {device}"] = {"rate": rate, "lengths": entry.get("lengths", {}) | lengths}
-    path = Path(cache_folder() / RATES)
-    with suppress(OSError):  # a forecast is worth less than the run that has just ended
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_suffix(f".{os.getpid()}")
-        partial.write_text(json.dumps(known, indent=1))
-        partial.replace(path)

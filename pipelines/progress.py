@@ -37,6 +37,9 @@ class RankProgress:
         style = self.styles.setdefault(record.get("style", ""), Counter())
         style[outcome] += 1
         style["tokens"] += tokens
+        if fresh and "completion_tokens" in record:
+            style["answered"] += 1
+            style["generated"] += record["completion_tokens"]
         self._write_when_due()
 
     def planned(self, documents: int) -> None:

@@ -22,6 +22,7 @@ from typing import Any, Protocol
 from derivedata.pipelines.executor import run_locally
 from derivedata.pipelines.paraphrase import ParaphraseConfig, ParaphraseStage, load_filter
 from derivedata.pipelines.progress import RANKS, read_progress
+from derivedata.pipelines.rates import remember_rate
 from derivedata.pipelines.source import (
     INPUT_KIND,
     INVENTORY,
@@ -370,7 +371,11 @@ class _Run:
                 self._execute([stage], "paraphrase")
         finally:
             self.seconds += time.monotonic() - began
-            self.generated += read_progress(self.folder).get("generated", 0)
+            seen = read_progress(self.folder)
+            self.generated += seen.get("generated", 0)
+            counts = seen.get("styles", {})
+            lengths = {name: one["generated"] / one["answered"] for name, one in counts.items() if one["answered"]}
+            remember_rate(self.model.name, tokens=seen.get("generated", 0), seconds=self.seconds, lengths=lengths)
 
     def _stage(self, endpoint_file: Path, *, window: int) -> ParaphraseStage:
         return ParaphraseStage(

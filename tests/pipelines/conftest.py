@@ -18,6 +18,12 @@ def tiny_model(tmp_path_factory) -> Path:
     return write_tiny_model(tmp_path_factory.mktemp("model") / "tiny")
 
 
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch) -> None:
+    """What a fake server measures is nothing to remember."""
+    monkeypatch.setenv("DERIVEDATA_CACHE", str(tmp_path / "cache"))
+
+
 @pytest.fixture
 def corpus(tmp_path) -> Path:
     return write_corpus(tmp_path / "in", shards=2, documents=12)

@@ -89,6 +89,9 @@ def _fresh(frame, manifests, notes: list[str]) -> tuple[float | None, str]:
         if frame["tokens"].null_count():
             return None, "unknown: some fresh shards are not counted"
         return float(frame["tokens"].sum()), "fresh shards of the manifest"
+    counted = _counted_sources(manifests)
+    if counted is not None:
+        return counted, "the source documents that were derived from, each counted once"
     inventories = {}
     for manifest in manifests:
         if not manifest.folder.exists(INVENTORY):
@@ -110,6 +113,16 @@ def _fresh(frame, manifests, notes: list[str]) -> tuple[float | None, str]:
     return text_bytes / per_token, (
         f"estimated: {text_bytes:,} bytes of source text at {per_token:.2f} bytes a token, as in the derived text"
     )
+
+
+def _counted_sources(manifests) -> float | None:
+    """Tokens of the distinct source documents that the outputs used; None where an output has no record of them."""
+    import polars as pl
+
+    if not all("sources" in manifest.view().tables for manifest in manifests):
+        return None
+    frames = [manifest.scan("sources").select("uid", "tokens") for manifest in manifests]
+    return float(pl.concat(frames).unique("uid").select(pl.col("tokens").sum()).collect().item())
 
 
 def _bytes_per_token(manifests) -> float | None:
