@@ -107,7 +107,8 @@ class Ledger:
         """Settle the outcome of a unit whose every request has a flushed record; None when it (or what a
         budget leaves of it) is committed already.
 
-        keys: how many keys the unit must have. The loser of a race gets the winner's decision.
+        keys: how many keys the unit must have at least (an earlier run may have gone further than this one, before a
+        budget ended it). The loser of a race gets the winner's decision.
         Raises UserError when records are missing, or when another command works on documents of this unit.
         """
         if self._is_settled(unit):
@@ -116,7 +117,7 @@ class Ledger:
         self.kinds.publish(unit)
         path = decision_path(unit.name)
         segments, found = self._useful_segments(unit)
-        if keys is not None and found != keys:
+        if keys is not None and found < keys:
             if self._is_settled(unit):
                 return None
             decision = self._read_decision(unit.name)

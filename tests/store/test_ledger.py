@@ -77,6 +77,11 @@ def test_unfinished_units_are_not_decided(folder):
     assert folder.names("ledger/") == []
 
 
+def test_an_earlier_run_may_have_gone_further(folder):
+    ledger = journalled(folder)
+    assert ledger.decide(UNIT, keys=4).keys == 6
+
+
 def test_a_late_writer_whose_segments_were_cleared_is_told_that_all_is_done(folder):
     late = journalled(folder, writer="late")
     other = Ledger(folder, "other")
