@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import os
+import time
 from pathlib import Path
 
 _CGROUP = Path("/sys/fs/cgroup")
@@ -46,9 +47,16 @@ def usable_cores() -> list[int]:
     return cores if quota is None else cores[: max(1, int(quota))]
 
 
-def idle_cores() -> float:
-    """Cores that nobody uses: those this process may use less the load of the last minute."""
-    return max(0.0, len(usable_cores()) - os.getloadavg()[0])
+def idle_cores(seconds: float = 0.5) -> float:
+    """Cores' worth of idle time among those this process may use, over the next `seconds`.
+
+    The load average would count what we did ourselves in the last minute (converting a model, say).
+    """
+    cores = usable_cores()
+    before, began = _idle_ticks(cores), time.monotonic()
+    time.sleep(seconds)
+    ticks = _idle_ticks(cores) - before
+    return min(float(len(cores)), ticks / os.sysconf("SC_CLK_TCK") / (time.monotonic() - began))
 
 
 def available_memory() -> int:
@@ -64,6 +72,15 @@ def available_memory() -> int:
     except (OSError, ValueError):
         pass  # no cgroup v2 here: the machine's figure stands
     return max(0, available)
+
+
+def _idle_ticks(cores: list[int]) -> int:
+    names, total = {f"cpu{core}" for core in cores}, 0
+    for line in Path("/proc/stat").read_text("ascii").splitlines():
+        fields = line.split()
+        if fields[0] in names:
+            total += int(fields[4]) + int(fields[5])  # idle, and idle but for a disk
+    return total
 
 
 def _cpu_quota() -> float | None:

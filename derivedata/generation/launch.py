@@ -161,7 +161,7 @@ def _threads() -> int:
     """Threads of the CPU engine: as many as there are idle cores, one less where there are many.
 
     Threads wait for each other by spinning: with both of two cores idle 2 threads were 1.9x faster than 1, and 1.6x
-    slower with anything else running. So a thread is only taken for a core that has been idle for the last minute.
+    slower with anything else running. So a thread is only taken for a core that is idle while we look.
     """
     cores, idle = len(hardware.usable_cores()), hardware.idle_cores()
     if cores <= 2:

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from derivedata.errors import UserError
+from derivedata.generation import hardware, launch, supervisor
 from derivedata.generation import server as server_module
-from derivedata.generation import supervisor
 from derivedata.generation.launch import ServerSettings, parse_vllm_args, resolve
 from derivedata.generation.metrics import parse_metrics
 from derivedata.generation.model import resolve_model
@@ -50,7 +50,8 @@ def log(tmp_path):
 
 
 def start(model: Path, log: Path, *, program=FAKE, **settings) -> VllmServer:
-    return VllmServer(resolve_model(str(model)), log=log, program=program, grace_s=0.5, **settings)
+    one_thread = ServerSettings(threads=1)  # else the machine is watched for a moment
+    return VllmServer(resolve_model(str(model)), one_thread, log=log, program=program, grace_s=0.5, **settings)
 
 
 def alive(pids: list[int]) -> list[int]:
@@ -257,6 +258,28 @@ def test_settings_outside_their_range_are_refused(wrong):
 def test_a_context_longer_than_the_models_is_refused(tiny_model):
     with pytest.raises(UserError, match="longer than the model's"):
         resolve(resolve_model(str(tiny_model)), ServerSettings(context=100_000))
+
+
+def test_threads_are_taken_for_idle_cores_only(monkeypatch):
+    chosen = {}
+    for cores, idle in ((1, 1.0), (2, 1.9), (2, 1.2), (2, 0.0), (16, 15.8), (16, 4.2), (16, 0.3)):
+        monkeypatch.setattr(hardware, "usable_cores", lambda cores=cores: list(range(cores)))
+        monkeypatch.setattr(hardware, "idle_cores", lambda idle=idle: idle)
+        chosen[cores, idle] = launch._threads()
+    assert chosen == {(1, 1.0): 1, (2, 1.9): 2, (2, 1.2): 1, (2, 0.0): 1, (16, 15.8): 15, (16, 4.2): 3, (16, 0.3): 1}
+
+
+def test_a_busy_core_is_not_idle():
+    before = hardware.idle_cores(0.3)
+    code = "import time; end = time.monotonic() + 20\nwhile time.monotonic() < end: pass"
+    busy = [subprocess.Popen([sys.executable, "-c", code]) for _ in hardware.usable_cores()]
+    try:
+        wait_until(lambda: hardware.idle_cores(0.3) < 0.5)
+    finally:
+        for process in busy:
+            process.kill()
+            process.wait()
+    assert 0 <= before <= len(hardware.usable_cores())
 
 
 def test_metrics_are_summed_over_engines():
