@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bz2
 import lzma
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -26,6 +27,7 @@ UNSUPPORTED = {
     b"\xff\x06\x00\x00sNaPpY": "snappy",
 }
 LONGEST_MAGIC = 10
+FRAME_START = re.compile(rb"\x1f\x8b\x08|\x28\xb5\x2f\xfd|BZh[1-9]1AY|\xfd7zXZ\x00", re.DOTALL)
 
 
 class Block(NamedTuple):
@@ -159,18 +161,17 @@ def _only_zeros_follow(source: Source) -> bool:
 
 def _seek_frame(source: Source) -> bool:
     """Move to the next place where a frame starts that can be read; False (and at the end) when there is none."""
-    starts = (b"\x1f\x8b\x08", MAGICS["zstd"])
     while window := source.peek(SEEK_BYTES):
-        found = [place for magic in starts if (place := window.find(magic)) >= 0]
+        found = FRAME_START.search(window)
         if found:
-            source.skip(min(found))
+            source.skip(found.start())
             if detect(source.peek(LONGEST_MAGIC)) and _decodes(source):
                 return True
             source.skip(1)
         elif len(window) < SEEK_BYTES:
             source.skip(len(window))
         else:
-            source.skip(len(window) - 3)  # a magic may lie across two windows
+            source.skip(len(window) - 6)  # a start may lie across two windows
     return False
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 OUTSIDE = re.compile(rb'["{}\[\]]')
 INSIDE = re.compile(rb'(?:[^"\\\n]++|\\[^\n])*+')
 BETWEEN = re.compile(rb"[\s,]*+")
-JUNK = re.compile(rb"[^\n{\]]++")
+JUNK = re.compile(rb"[^\n,{\]]++")
 
 
 class ArrayScanner:

@@ -162,13 +162,13 @@ class ParquetFrames:
     def finish(self) -> list[Frame]:
         if self._rows:
             self._flush()
-        end = self._sink.bytes
+        ends = [offset for offset, _, _ in self._groups[1:]] + [self._sink.bytes]
         self._writer.close()
-        ends = [offset for offset, _, _ in self._groups[1:]] + [end]
-        return [Frame(at, stop - at, first, rows) for (at, first, rows), stop in zip(self._groups, ends, strict=True)]
+        return [Frame(at, end - at, first, rows) for (at, first, rows), end in zip(self._groups, ends, strict=False)]
 
     def stop(self) -> None:
-        """Nothing runs beside the caller here."""
+        """Let go of the file: pyarrow would write its footer once more when it is collected."""
+        self._writer.is_open = False
 
     def _flush(self) -> None:
         import pyarrow as pa

@@ -86,6 +86,8 @@ class RowReader:
                 head = source.peek(LONGEST_MAGIC)
                 codec = "parquet" if head.startswith(PARQUET_MAGIC) else detect(head) or "plain"
             if codec == "parquet":
+                if self._digest is not None:
+                    source.drain()
                 from derivedata.corpus.parquet import ParquetRows
 
                 self._rows = ParquetRows(self._file, self._at, first=self._first, stop=self._stop)
@@ -105,7 +107,7 @@ class RowReader:
                 source.drain()
 
     def position(self, row: int) -> Position:
-        """Where `row` stands; `row` must be the last row that came out, or the one after it.
+        """Where to start for `row`, which must be the last row that came out, or the one after it.
 
         A JSON array has no places to start from but its beginning.
         """

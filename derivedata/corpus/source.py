@@ -22,10 +22,10 @@ class Source:
     def __init__(self, url: str, offset: int = 0, digest=None):
         self.url, self.offset = url, offset
         self._digest, self._pending = digest, b""
+        self._shared = not is_local(url)
         try:
             self._file = open_raw(url)
-            if offset:
-                self._file.seek(offset)
+            self._fetched = self._file.seek(offset) if offset else 0
         except Exception as error:
             raise _failure(url, error) from error
 
@@ -86,7 +86,10 @@ class Source:
 
     def _fetch(self, size: int) -> bytes:
         try:
+            if self._shared:  # some file systems (memory://) give all who open a file one and the same place in it
+                self._file.seek(self._fetched)
             data = self._file.read(size)
+            self._fetched += len(data)
         except Exception as error:
             raise _failure(self.url, error) from error
         if self._digest is not None and data:

@@ -61,7 +61,11 @@ class TextRows:
         yield from self._end()
 
     def position(self, row: int) -> Position:
-        """Where `row` stands: the last row that came out, or the one after it. In an array: the start of the shard."""
+        """Where to start for `row`, the last row that came out or the one after it.
+
+        That is the row itself, or an earlier row: for a fault of the archive, which stands nowhere, the line before it;
+        in an array the start of the shard.
+        """
         if self._window is None:
             return START
         lines, line, at_row, (frame, skip), (frame_of_second, skip_of_second) = self._window
@@ -76,7 +80,7 @@ class TextRows:
             number = len(lines)
         if self._codec == "plain":
             frame, skip = frame + skip, 0
-        return Position(row=row, line=line + number, offset=frame, skip=skip, codec=self._codec)
+        return Position(row=at_row, line=line + number, offset=frame, skip=skip, codec=self._codec)
 
     def _block(self, data: bytes, frame: int, at: int) -> Iterator[Document | RejectedRow]:
         """The rows that end in a block, which starts `at` bytes into the frame."""

@@ -6,7 +6,6 @@ writing, and the file is on the disk when close() returns.
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
 import json
@@ -113,7 +112,7 @@ class ShardWriter:
         """Stop and remove the file."""
         self._frames.stop()
         self._sink.close()
-        with contextlib.suppress(FileNotFoundError):
+        if self.path.is_file():  # a device (/dev/stdout) is not ours to remove
             self.path.unlink()
 
     def _failure(self, error: OSError) -> UserError:
