@@ -226,7 +226,7 @@ def _check_length(text: str, source: str, rules: AcceptRules) -> None:
         raise _Rejected("too_long", f"{ratio:.1f} of its source, {rules.max_ratio:g} allowed")
 
 
-_NUMBERED = re.compile(r"^[ \t>#*_\-•]*+(?:[A-Za-z]{1,12}[ \t]*+)?+\d{1,3}[ \t]*+[.):]", re.MULTILINE)
+_NUMBERED = re.compile(r"^[ \t>#*_\-•|]*+(?:[A-Za-z]{1,12}[ \t]*+)?+\d{1,3}[ \t]*+[.):|]", re.MULTILINE)
 
 
 def _check_content(text: str, source: str, rules: AcceptRules) -> None:

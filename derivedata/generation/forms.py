@@ -67,9 +67,9 @@ def drop_unanswered(text: str) -> str:
 
 
 def missing_questions(text: str, least: int) -> str | None:
-    """Fewer than `least` different questions with an answer of two words or more."""
+    """Fewer than `least` different questions with an answer."""
     found = pairs(text)
-    answered = {question.lower() for question, answer in found if count_words(answer) >= 2}
+    answered = {question.lower() for question, answer in found if count_words(answer) >= 1}
     if len(answered) < least:
         return f"{len(answered)} different questions with an answer, {least} needed"
     if len(answered) < 0.6 * len(found):
