@@ -178,9 +178,9 @@ def test_what_is_left_when_owner_and_supervisor_are_killed_is_ended_by_the_next_
     # The server's first process goes with the supervisor; a child of it in the same session stays.
     program = (sys.executable, "-c", STUBBORN.replace("start_new_session=True", "start_new_session=False"))
     owner, (guard, *rest) = _owner(tiny_model, log, program)
-    owner.kill()
-    os.kill(guard, signal.SIGKILL)
+    os.kill(guard, signal.SIGSTOP)  # it must not notice the owner's death in between
     _killed(owner)
+    os.kill(guard, signal.SIGKILL)
     wait_until(lambda: len(alive(rest)) == 1)
     assert end_leftovers() == 1
     assert alive(rest) == []
