@@ -21,11 +21,14 @@ class SteppedFolder(Folder):
     """A folder whose every operation waits for its writer's turn."""
 
     def wait_with(self, turn: Callable[[], None]) -> SteppedFolder:
-        self._turn, self._inside = turn, False
+        """Wait with `turn` before each operation of the thread that calls this."""
+        self._turn, self._inside, self._thread = turn, False, threading.current_thread()
         return self
 
     def _step(self, name: str, arguments: Sequence[Any], options: dict) -> Any:
-        outer = not self._inside
+        # Threads that read for the writer are part of its step; one that waited for a turn of its own would wait on
+        # when the writer dies.
+        outer = not self._inside and threading.current_thread() is self._thread
         if outer:
             self._turn()
         self._inside = True
@@ -52,7 +55,7 @@ class Writer:
         self._killed = False
         self.finished = False
         self.fault: BaseException | None = None
-        self._job, self._folder = job, SteppedFolder(place).wait_with(self._wait)
+        self._job, self._place = job, place
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
         self._done.acquire()  # it waits before its first operation
@@ -76,7 +79,7 @@ class Writer:
 
     def _run(self) -> None:
         try:
-            self._job(self._folder)
+            self._job(SteppedFolder(self._place).wait_with(self._wait))
         except Killed:
             pass
         except BaseException as error:
