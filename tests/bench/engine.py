@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import json
 import os
 import random
@@ -171,7 +172,7 @@ class Bench:
 
     def server(self, **settings: object) -> VllmServer:
         chosen = replace(ServerSettings(max_num_seqs=self.options.max_num_seqs, threads=1), **settings)
-        return VllmServer(self.model, chosen, log=self.folder / "vllm.log", progress=_say)
+        return VllmServer(self.model, chosen, log=self.folder / f"vllm-{time.monotonic_ns()}.log", progress=_say)
 
     def documents(self, seed: int, low: int, high: int) -> list[str]:
         return documents(self.builder.tokenizer, self.options.documents, seed, low=low, high=high)
@@ -244,30 +245,34 @@ class Bench:
                 )
 
     def settings(self) -> None:
-        """Other settings against the default ones, one server after the other, each pair on the same documents."""
+        """Other settings against the default ones, each pair on the same documents."""
         variants: dict[str, dict] = {
+            "default": {},
             "block-128": {"block_size": 128},
             "block-16": {"block_size": 16},
             "threads-2": {"threads": 2},
             "compiled": {"eager": False},
             "batched-8192": {"extra": (("max-num-batched-tokens", "8192"),)},
-            "no-async": {"extra": (("no-async-scheduling", ""),)},
             "ngram": {
                 "extra": (
                     ("speculative-config", '{"method":"ngram","num_speculative_tokens":4,"prompt_lookup_max":4}'),
                 )
             },
         }
-        for name in self.options.variants.split(",") if self.options.variants else variants:
+        names = self.options.variants.split(",") if self.options.variants else list(variants)
+        with contextlib.ExitStack() as stack:
+            # All stand by at once, 3 GB each, so that each comparison is made within a minute or two.
+            servers = {name: stack.enter_context(self.server(**variants[name])) for name in ["default", *names]}
+            for server in servers.values():
+                self.warm(server)
             for _ in range(self.options.pairs):
                 seed, rounds = random.randrange(1 << 30), {}
                 requests = self.requests(self.documents(seed, 100, 500), seed)
-                for side, chosen in (("default", {}), ("variant", variants[name])):
-                    with self.server(**chosen) as server:
-                        self.warm(server)
-                        rounds[side] = serve_round(server, lambda made=requests: made, self.options.window)
-                ratio = rounds["variant"].tokens_per_second / rounds["default"].tokens_per_second
-                self.record("settings", variant=name, default=rounds["default"], other=rounds["variant"], ratio=ratio)
+                for name in random.sample(list(servers), len(servers)):
+                    rounds[name] = serve_round(servers[name], lambda made=requests: made, self.options.window)
+                for name in names:
+                    ratio = rounds[name].tokens_per_second / rounds["default"].tokens_per_second
+                    self.record("settings", variant=name, default=rounds["default"], other=rounds[name], ratio=ratio)
 
     def report(self) -> None:
         rows = [json.loads(line) for line in self.options.results.read_text().splitlines()]
