@@ -23,11 +23,13 @@ from derivedata.scaling.ensemble import Ensemble, Estimate
 from derivedata.scaling.form import FORMS
 from derivedata.scaling.law import Law, Saturation
 from derivedata.scaling.model import Centre, Model, Parameters
-from derivedata.scaling.posterior import BACKBONE, OWN, Noise, Posterior, Sample
+from derivedata.scaling.posterior import BACKBONE, FEW_DRAWS, OWN, Noise, Posterior, Sample
 from derivedata.scaling.runs import Runs
 
 # Mean squared deviation, in units of what is allowed, from which the runs do not belong to the law.
 SURPRISING = 4.0
+# More runs than this need no prior.
+MANY_RUNS = 40
 NEXT_TPP = (2.5, 5.0, 10.0, 20.0, 40.0, 80.0)
 NEXT_X = (0.0, 1.0, 3.0, 7.0, 15.0, 31.0, 63.0)
 
@@ -144,6 +146,12 @@ def calibrate(
             "this law has no covariance to serve as a prior", value=prior.law.name, remedy="use qin2026-n370"
         )
     name = _only_strategy(runs, strategy)
+    if prior.law.name.endswith(_label("", name)):
+        raise UserError(
+            "this law is calibrated for the strategy already: its runs would count twice",
+            value=name,
+            remedy="start from the law before it, with all runs",
+        )
     runs = runs.take((runs.Dp == 0) | (runs.strategy == name))
     params = float(np.exp(np.log(runs.N).mean())) if params is None else params
     fresh_tokens = float(np.exp(np.log(runs.D).mean())) if fresh_tokens is None else fresh_tokens
@@ -204,6 +212,10 @@ def _only_strategy(runs: Runs, strategy: str | None) -> str:
     return names[0]
 
 
+def _label(law: str, strategy: str) -> str:
+    return f"{law} calibrated for {strategy}"
+
+
 def _centre(law: Law, runs: Runs) -> Centre:
     """The middle of the runs behind the law (where its parameters are least correlated), else of the user's."""
     if law.support is None:
@@ -245,7 +257,7 @@ def _ensemble(
     support = prior.law.support
     if support is not None:
         support = replace(support, x={**support.x, name: reach})
-    label = f"{prior.law.name} calibrated for {name}"
+    label = _label(prior.law.name, name)
     return Ensemble(
         law=replace(with_new(prior.law, middle), name=label, support=support),
         draws=tuple(with_new(laws[i], three) for i, three in zip(backbone, own, strict=True)),
@@ -295,6 +307,12 @@ def _warnings(
             f"the runs lie {np.sqrt(surprise):.1f} times further from {law.name} than it allows (other data, tokenizer"
             " or evaluation set?): its backbone does not describe them; fit your own with `eta fit`"
         )
-    if sample.effective_size < 100:
+    if own > MANY_RUNS:
+        found.append(f"{own} runs of {strategy} are enough for a fit of their own: `eta fit`")
+    if sample.is_marginal:
+        found.append(
+            "no draw of the backbone fits all runs: its spread is counted as their error, its draws as they were"
+        )
+    if sample.effective_size < FEW_DRAWS:
         found.append(f"only {sample.effective_size:.0f} effective draws behind the posterior: intervals are rough")
     return (*found, *(f"extrapolated: {where}" for where in law.outside(*at)))

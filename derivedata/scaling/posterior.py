@@ -16,6 +16,8 @@ from derivedata.scaling.model import Model
 
 BACKBONE = 5
 OWN = slice(BACKBONE, BACKBONE + 3)
+# Fewer effective draws than this carry no interval.
+FEW_DRAWS = 100
 _DOF = 5.0
 
 
@@ -32,11 +34,15 @@ class Noise:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Weighted draws: indices of backbones, (ln R*, rho, sigma) (S, 3), normalised weights."""
+    """Weighted draws: indices of backbones, (ln R*, rho, sigma) (S, 3), normalised weights.
+
+    `is_marginal`: the runs chose among the three only; backbones are drawn as they were before.
+    """
 
     backbone: NDArray
     own: NDArray
     weight: NDArray
+    is_marginal: bool = False
 
     @property
     def effective_size(self) -> float:
@@ -69,11 +75,15 @@ class Posterior:
 
     def mode(self) -> tuple[NDArray, NDArray]:
         """Mode and its inverse Hessian, the backbones' spread counted as error; the best of several starts."""
-        count = len(self.backbones)
-        spread = self.model.value(self.vectors(np.repeat(self.mean[None], count, 0), np.arange(count)))
-        inverse = np.linalg.inv(self.error + np.atleast_2d(np.cov(spread, rowvar=False)))
+        inverse = np.linalg.inv(self.error + self._backbone_spread())
         starts = [self.mean + np.array([shift, 0.0, 0.0]) for shift in np.linspace(-1.5, 3.0, 5)]
         return max((self._climb(start, inverse) for start in starts), key=lambda found: found[2])[:2]
+
+    def _backbone_spread(self) -> NDArray:
+        """Covariance of the runs' ln L over the backbones, the strategy at its prior mean."""
+        count = len(self.backbones)
+        value = self.model.value(self.vectors(np.repeat(self.mean[None], count, 0), np.arange(count)))
+        return np.atleast_2d(np.cov(value, rowvar=False))
 
     def _climb(self, own: NDArray, inverse: NDArray) -> tuple[NDArray, NDArray, float]:
         def height(at: NDArray) -> float:
@@ -96,24 +106,35 @@ class Posterior:
                 break
         return own, np.linalg.inv(hessian), best
 
-    def sample(self, rng: np.random.Generator, count: int = 4000, rounds: int = 3) -> Sample:
+    def sample(self, rng: np.random.Generator) -> Sample:
+        """Draws of backbone and strategy together, or of the strategy alone where that is beyond the draws.
+
+        Many runs, or runs that no drawn backbone describes, put all weight on a draw or two, which would pretend to
+        know. Then the backbones' spread counts as correlated error of the runs, and only the three are updated.
+        """
+        found = self._sample(rng)
+        return self._sample(rng, marginal=True) if found.effective_size < FEW_DRAWS else found
+
+    def _sample(
+        self, rng: np.random.Generator, *, marginal: bool = False, count: int = 4000, rounds: int = 3
+    ) -> Sample:
         """Adaptive importance sampling: each round proposes around the last one's moments."""
         at, cov = self.mode()
         found = None
-        inverse = np.linalg.inv(self.error)
+        inverse = np.linalg.inv(self.error + (self._backbone_spread() if marginal else 0.0))
         for _ in range(rounds):
             scale = 1.3 * cov
             near = rng.multivariate_normal(np.zeros(3), scale, size=count)
             near = at + near / np.sqrt(rng.chisquare(_DOF, size=count) / _DOF)[:, None]
             own = np.concatenate([near, rng.multivariate_normal(self.mean, self.cov, size=count // 3)])
             backbone = rng.integers(len(self.backbones), size=len(own))
-            residual = self.model.value(self.vectors(own, backbone)) - self.model.lnloss
+            residual = self.model.value(self.vectors(own, 0 if marginal else backbone)) - self.model.lnloss
             prior = _normal(own - self.mean, self.precision)
             likelihood = -0.5 * np.einsum("si,ij,sj->s", residual, inverse, residual)
             proposal = np.logaddexp(np.log(0.75) + _student(own - at, scale), np.log(0.25) + prior)
             log_weight = likelihood + prior - proposal
             weight = np.exp(log_weight - log_weight.max())
-            found = Sample(backbone, own, weight / weight.sum())
+            found = Sample(backbone, own, weight / weight.sum(), marginal)
             at = found.weight @ own
             cov = (found.weight[:, None] * (own - at)).T @ (own - at) + 1e-8 * np.eye(3)
         return found

@@ -118,6 +118,16 @@ def test_a_calibration_survives_json_and_serves_as_a_law():
         calibration_from_dict({"kind": "else"})
 
 
+def test_many_runs_are_not_decided_by_a_draw_or_two_of_the_backbone():
+    cells = [(N, tpp, x) for N in (30e6, 60e6, 190e6, 370e6) for tpp in (5, 10, 20, 40) for x in (1, 3, 7, 15)]
+    truth = replace(TRUTH, E=1.0, B=1.25 * TRUTH.B)
+    found = calibrate(PRIOR, runs_of(truth, cells, noise=0.02), params=100e6, fresh_tokens=2e9)
+    assert found.effective_draws >= 100
+    assert any("enough for a fit of their own" in warning for warning in found.warnings)
+    assert any("no draw of the backbone fits" in warning for warning in found.warnings)
+    assert abs(np.log(found.r_star.value) - ln_r(truth, 100e6, 2e9)) < 4 * found.sd
+
+
 def test_what_cannot_be_calibrated_is_one_line():
     runs = runs_of(TRUTH, CELLS)
     with pytest.raises(UserError, match="no covariance"):
@@ -127,6 +137,8 @@ def test_what_cannot_be_calibrated_is_one_line():
     two = replace(runs, strategy=np.where(np.arange(len(runs)) % 2 == 0, "a", "b"))
     with pytest.raises(UserError, match="several strategies"):
         calibrate(PRIOR, two)
+    with pytest.raises(UserError, match="would count twice"):
+        calibrate(calibrate(PRIOR, runs).ensemble, runs)
     with pytest.raises(UserError, match="this strategy"):
         calibrate(PRIOR, runs, strategy="other")
 
