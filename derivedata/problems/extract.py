@@ -99,6 +99,12 @@ def last_box(text: str) -> str | None:
     r"""The content of the last balanced `\boxed{}` or `\fbox{}` (a box in a box is opened); None without one."""
     if "box" not in text:
         return None
+    # The usual case, quickly: the last box holds no braces.
+    start = text.rfind("\\boxed{") + 7
+    if start >= 7 and "box" not in text[start:]:
+        end = text.find("}", start)
+        if end > start and "{" not in text[start:end] and (content := text[start:end].strip()):
+            return content
     for match in reversed(list(_BOX.finditer(text))[-50:]):
         start = match.end()
         if text[start : start + 1] == "{":

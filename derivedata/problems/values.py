@@ -84,15 +84,17 @@ def decimal(sign: str, whole: str, behind: str | None) -> Fraction:
 def same(a: Value, b: Value) -> bool | None:
     """Whether two values are equal; None where the rounding of decimals could be the only difference."""
     if isinstance(a, Fraction) and isinstance(b, Fraction):
-        if a == b:
+        above, below, other_above, other_below = a.numerator, a.denominator, b.numerator, b.denominator
+        if above == other_above and below == other_below:
             return True
-        difference, bound = abs(float(a - b)) if _small(a) and _small(b) else math.inf, 0.0
-    else:
-        a, b = approximate(a), approximate(b)
-        difference, bound = abs(a.value - b.value), a.error + b.error
-        if difference <= bound:
-            # Equal as far as doubles can tell: certain enough when they tell twelve digits.
-            return True if bound <= 1e-12 * max(abs(a.value), 1e-3) else None
+        # Two different integers, or a difference above 2e-6; in whole numbers, which is exact and quick.
+        far = abs(above * other_below - other_above * below) * 500_000 > below * other_below
+        return False if far else None
+    a, b = approximate(a), approximate(b)
+    difference, bound = abs(a.value - b.value), a.error + b.error
+    if difference <= bound:
+        # Equal as far as doubles can tell: certain enough when they tell twelve digits.
+        return True if bound <= 1e-12 * max(abs(a.value), 1e-3) else None
     return False if difference > 2e-6 + bound else None
 
 
@@ -102,10 +104,6 @@ def approximate(value: Value) -> Approx:
         return value
     number = float(value)
     return Approx(number, abs(number) * _EPS)
-
-
-def _small(value: Fraction) -> bool:
-    return value.numerator.bit_length() < 900 and value.denominator.bit_length() < 900
 
 
 def _checked(value: Value) -> Value:
