@@ -271,12 +271,17 @@ def _finish(axes, x: Axis, y: Axis) -> None:
 
 def _apart(levels: Sequence[tuple[float, str]], limits: tuple[float, float]) -> list[tuple[float, str]]:
     """Names of levels too close for a line of text each share one, at the highest of them."""
-    found: list[tuple[float, str]] = []
-    for value, name in sorted(levels):
-        if found and value - found[-1][0] < 0.06 * abs(limits[1] - limits[0]):
-            found[-1] = (value, f"{name} / {found[-1][1]}")
+    groups: list[list[tuple[float, str]]] = []
+    for level in sorted(levels):
+        if groups and level[0] - groups[-1][-1][0] < 0.06 * abs(limits[1] - limits[0]):
+            groups[-1].append(level)
         else:
-            found.append((value, name))
+            groups.append([level])
+    found = []
+    for group in groups:
+        names = [name for _, name in reversed(group)]
+        shown = " / ".join(names) if len(names) < 3 else f"{names[0]} and {len(names) - 1} more"
+        found.append((group[-1][0], shown))
     return found
 
 

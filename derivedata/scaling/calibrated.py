@@ -37,8 +37,8 @@ def calibration_to_dict(found: Calibration, *, runs: Mapping[str, object]) -> di
         "warnings": list(found.warnings),
         "constants": ["E", "A", "B", "alpha", "beta", *(f"{n}[{s}]" for s in law.strategies for n in _SATURATION)],
         "strategies": list(law.strategies),
-        "law": _row(law),
-        "draws": [_row(one, digits=6) for one in found.ensemble.draws],
+        "law": _row(law, list(law.strategies)),
+        "draws": [_row(one, list(law.strategies), digits=6) for one in found.ensemble.draws],
         "support": support,
     }
 
@@ -63,9 +63,10 @@ def calibration_from_dict(data: Mapping) -> Ensemble:
     )
 
 
-def _row(law: Law, digits: int = 12) -> list[float]:
+def _row(law: Law, strategies: list[str], digits: int = 12) -> list[float]:
+    """The constants in the order of `strategies`: a draw may list its own in another."""
     values = [getattr(law, name) for name in _BACKBONE]
-    values += [getattr(s, name) for s in law.strategies.values() for name in _SATURATION]
+    values += [getattr(law.strategies[s], name) for s in strategies for name in _SATURATION]
     return [float(f"{value:.{digits}g}") for value in values]
 
 

@@ -111,6 +111,10 @@ def test_a_calibration_survives_json_and_serves_as_a_law():
     found = calibrate(PRIOR, runs_of(TRUTH, CELLS))
     again = calibration_from_dict(json.loads(json.dumps(calibration_to_dict(found, runs={"given": 16}))))
     assert set(again.law.strategies) == {"repeat", "paraphrase", "mine"}
+    for name in ("repeat", "paraphrase", "mine"):
+        before, after = (e.estimate(lambda law, s=name: law.r_star(6e7, 6e8, s)) for e in (found.ensemble, again))
+        assert (after.low, after.value, after.high) == pytest.approx((before.low, before.value, before.high), rel=1e-3)
+        assert after.low < after.value < after.high
     assert ln_r(again.law, 190e6, 3.8e9) == pytest.approx(ln_r(found.ensemble.law, 190e6, 3.8e9))
     kept = found.ensemble.estimate(lambda law: law.loss(190e6, 3.8e9, 3.8e10, "mine"))
     assert again.estimate(lambda law: law.loss(190e6, 3.8e9, 3.8e10, "mine")).high == pytest.approx(kept.high, rel=1e-4)
