@@ -65,10 +65,18 @@ class UnitRun:
         self.planned += 1
         self.open[planned.position] += 1
 
-    def settle(self, position: int, record: dict[str, Any]) -> None:
+    def hold(self, position: int) -> None:
+        """Keep a position open though all keys planned so far may have their outcomes: more may be planned."""
+        self.open[position] += 1
+
+    def release(self, position: int) -> None:
+        """Nothing more will be planned for a position that was held."""
         self.open[position] -= 1
         if not self.open[position]:
             del self.open[position]
+
+    def settle(self, position: int, record: dict[str, Any]) -> None:
+        self.release(position)
         self.tokens[position] += record["tokens"] if record["outcome"] == "accepted" else 0
 
     @property

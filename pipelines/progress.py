@@ -46,6 +46,10 @@ class RankProgress:
         """Count documents whose keys are all planned."""
         self.counts["documents"] += documents
 
+    def add(self, name: str, by: int = 1) -> None:
+        """Count something of a stage's own."""
+        self.counts[name] += by
+
     def committed(self) -> None:
         """Count a committed unit."""
         self.counts["units"] += 1

@@ -8,21 +8,19 @@ From Python:
 
 from __future__ import annotations
 
-import contextlib
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from derivedata.pipelines.executor import run_locally
 from derivedata.pipelines.paraphrase import ParaphraseConfig, ParaphraseStage, load_filter
 from derivedata.pipelines.progress import RANKS, read_progress
 from derivedata.pipelines.rates import remember_rate
+from derivedata.pipelines.serving import ENDPOINT, Listener, Serve, Serving, Silence, own_server, recorded, start_over
 from derivedata.pipelines.source import (
     INPUT_KIND,
     INVENTORY,
@@ -36,43 +34,21 @@ from derivedata.pipelines.source import (
 from derivedata.corpus.card import dataset_card
 from derivedata.corpus.files import corpus_files
 from derivedata.errors import UserError
-from derivedata.generation.endpoint import mark_failed, write_endpoint
 from derivedata.generation.launch import ServerSettings
 from derivedata.generation.model import ModelFolder, resolve_model, resolve_tokenizer
-from derivedata.generation.server import VllmServer
 from derivedata.generation.style import Style, load_styles, shipped_styles
 from derivedata.store.fingerprint import RunConfig
 from derivedata.store.lease import Lease
 from derivedata.store.ledger import Ledger
 from derivedata.store.manifest import Manifest
 from derivedata.store.paths import Folder
-from derivedata.store.runs import current_run, new_run, new_run_id, open_run, save_run, utc_now
+from derivedata.store.runs import current_run, new_run_id, utc_now
 from derivedata.store.summary import Summary
 from derivedata.store.units import Unit
 
 ROOMS = ("documents", "rejected", "manifest", "plan", "ledger", "journal", "logs", RANKS)
 CONTEXT = 4096  # tokens of prompt and answer where the model has room for more: longer documents come in pieces
 COMPACT_AT = 64  # parts that make a compaction worth its while
-
-
-class Listener(Protocol):
-    """Hears what a run does."""
-
-    def say(self, text: str) -> None:
-        """A plain line."""
-
-    def track(self, title: str, look: Callable[[], tuple[float, float | None, str] | None]) -> AbstractContextManager:
-        """A block of long work; `look` gives (done, total, words) at any moment."""
-
-
-class Silence:
-    """A listener that prints nothing."""
-
-    def say(self, text: str) -> None:
-        pass
-
-    def track(self, title: str, look: Callable[[], Any]) -> AbstractContextManager:
-        return contextlib.nullcontext()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -138,51 +114,6 @@ class Outcome:
     seconds: float  # spent generating, the server's start excluded
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Serving:
-    """What a server is started for: see `own_server`."""
-
-    model: ModelFolder
-    settings: ServerSettings
-    private: Path  # a folder of this run on this machine
-    log: Path
-    listener: Listener
-
-
-# Writes the endpoint file while its block runs, and gives how many requests to have in flight there.
-Serve = Callable[[Serving], AbstractContextManager[int]]
-ENDPOINT = "endpoint.json"
-
-
-@contextlib.contextmanager
-def own_server(serving: Serving) -> Iterator[int]:
-    """A vLLM server on this machine for as long as the block runs."""
-    endpoint_file, over = serving.private / ENDPOINT, threading.Event()
-    server = VllmServer(serving.model, serving.settings, log=serving.log)
-
-    def watch() -> None:
-        # The tasks run in other processes: they see a file, not our server.
-        while not over.wait(2.0):
-            try:
-                server.check()
-            except UserError as error:
-                mark_failed(endpoint_file, error.line)
-                return
-
-    with serving.listener.track(f"starting vLLM with {serving.model.name}", lambda: None):
-        server.start()
-    watcher = threading.Thread(target=watch, daemon=True)
-    watcher.start()
-    try:
-        write_endpoint(endpoint_file, server.endpoint)
-        # Twice what the engine runs at once: there is always a next request, and none waits long.
-        yield 2 * server.launch.max_num_seqs
-    finally:
-        over.set()
-        watcher.join()
-        server.stop()
-
-
 def paraphrase_corpus(
     options: ParaphraseOptions, listener: Listener | None = None, *, serve: Serve = own_server
 ) -> Outcome:
@@ -242,21 +173,11 @@ class _Run:
         self.model = resolve_model(self.options.model, progress=self.listener.say)
         with Lease(self.folder, self.run_id):
             if self.options.restart:
-                for room in ROOMS:
-                    self.folder.remove_tree(room)
-                self.folder.remove_many(["run.json", "README.md"])
-            record = open_run(self.folder, new_run(self._run_config(), run_id=self.run_id))
-            status = "failed"
-            try:
+                start_over(self.folder, ROOMS)
+            with recorded(self.folder, self._run_config(), self.run_id):
                 source = self._take_inventory()
                 self._refuse_bad_input(source)
                 self._generate(source)
-                status = "done"
-            except KeyboardInterrupt:
-                status = "stopped"
-                raise
-            finally:
-                save_run(self.folder, record.finished(status, books=Manifest(self.folder).books()))
             return self._close()
 
     # The configuration.

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
-from derivedata.pipelines.run import ENDPOINT, ParaphraseOptions, Serving, paraphrase_corpus
+from derivedata.pipelines.run import ParaphraseOptions, paraphrase_corpus
+from derivedata.pipelines.serving import ENDPOINT, Serving
 
 from derivedata.cli import main
 from derivedata.generation.endpoint import write_endpoint
@@ -34,7 +35,7 @@ def serve_at(url: str):
 
 def job(corpus: Path, output: Path, model: Path, **options) -> ParaphraseOptions:
     """A job on the tiny model, in small chunks so that there are many commits."""
-    settings = {"chunk_bytes": 2_000} | options
+    settings = {"chunk_bytes": 4_000} | options
     return ParaphraseOptions(corpus=(str(corpus),), output=str(output), model=str(model), **settings)
 
 
