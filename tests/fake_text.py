@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import re
 
-_SUBJECTS = [
+SUBJECTS = [
     "river",
     "harbour",
     "library",
@@ -31,15 +31,7 @@ _VERBS = [
     "measures",
     "changes",
 ]
-_OBJECTS = ["the town", "its visitors", "a long tradition", "the work of many people", "fresh water", "the local trade"]
-_REASONS = [
-    "because the ground is dry in summer",
-    "since the first settlers arrived",
-    "whenever the weather allows it",
-    "although the cost has risen",
-    "as the records of that time show",
-    "while the old methods are still in use",
-]
+_PLACES = ("near", "before", "behind", "beside", "with", "without", "under", "after", "between", "like", "against")
 _QUESTIONS = (
     "What makes the {0} important",
     "How has the {0} changed over time",
@@ -56,24 +48,25 @@ def reply(prompt: str, seed: int) -> str:
     asked = prompt[-1000:].lower()
     numbers = re.findall(r"\d+", prompt[:4000])[:2] or ["12", "30"]
     words = list(dict.fromkeys(re.findall(r"[A-Za-z]{5,}", prompt[:4000])))
-    subjects = draw.sample(_SUBJECTS, 6)
-    if words:  # now and then a word of the document, so that the answer seems to be about it
-        subjects[0] = draw.choice(words[:50]).lower()
+    subjects = draw.sample(SUBJECTS, 6)
+    if len(words) >= 6:  # of the document, so that the answer is about it
+        subjects = [word.lower() for word in draw.sample(words[:80], 6)]
     if "word problem" in asked:
         return _problem(draw, subjects, numbers)
     if "frequently asked" in asked:
         return _faq(draw, subjects)
     if "table" in asked:
-        return _table(draw, subjects)
+        return _table(draw, subjects, numbers)
     if "question" in asked:
-        pairs = (f"Question: {_ask(draw, s)}?\nAnswer: {_prose(draw, [s], 2)}" for s in subjects[:4])
+        pairs = (f"Question: {_ask(draw, s)}?\nAnswer: {prose(draw, [s, *subjects], 2)}" for s in subjects[:4])
         return "\n\n".join(pairs)
-    return _prose(draw, subjects, 8)
+    return prose(draw, subjects, 8)
 
 
-def _prose(draw: random.Random, subjects: list[str], sentences: int) -> str:
+def prose(draw: random.Random, subjects: list[str], sentences: int) -> str:
     return " ".join(
-        f"The {draw.choice(subjects)} {draw.choice(_VERBS)} {draw.choice(_OBJECTS)} {draw.choice(_REASONS)}."
+        f"The {draw.choice(subjects)} {draw.choice(_VERBS)} the {draw.choice(subjects)}"
+        f" {draw.choice(_PLACES)} the {draw.choice(subjects)}."
         for _ in range(sentences)
     )
 
@@ -84,21 +77,21 @@ def _ask(draw: random.Random, subject: str) -> str:
 
 def _faq(draw: random.Random, subjects: list[str]) -> str:
     parts = [f"# Questions about the {subjects[0]}"]
-    parts += [f"**{_ask(draw, subject)}?**\n\n{_prose(draw, [subject], 2)}" for subject in subjects[:5]]
+    parts += [f"**{_ask(draw, subject)}?**\n\n{prose(draw, [subject, *subjects], 2)}" for subject in subjects[:5]]
     return "\n\n".join(parts)
 
 
-def _table(draw: random.Random, subjects: list[str]) -> str:
-    rows = [f"| {s} | {draw.choice(_VERBS)} {draw.choice(_OBJECTS)} | {draw.randrange(1, 900)} |" for s in subjects[:5]]
+def _table(draw: random.Random, subjects: list[str], numbers: list[str]) -> str:
+    rows = [f"| {s} | {draw.choice(_VERBS)} the {draw.choice(subjects)} | {draw.choice(numbers)} |" for s in subjects]
     head = ["| Subject | What it does | Number |", "| --- | --- | --- |"]
-    return "\n".join(head + rows) + "\n\n" + _prose(draw, subjects, 2)
+    return "\n".join(head + rows) + "\n\n" + prose(draw, subjects, 2)
 
 
 def _problem(draw: random.Random, subjects: list[str], numbers: list[str]) -> str:
     first, second = (numbers * 2)[:2]
     total = int(first) + int(second)
     return (
-        f"Problem: {_prose(draw, subjects, 2)} The {subjects[0]} counted {first} boxes in the morning and {second} in"
+        f"Problem: {prose(draw, subjects, 2)} The {subjects[0]} counted {first} boxes in the morning and {second} in"
         f" the afternoon. How many boxes were counted on that day?\nSolution: The boxes of the morning and of the"
         f" afternoon are added. {first} + {second} = {total}, so {total} boxes were counted.\nAnswer: {total}"
     )

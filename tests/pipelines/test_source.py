@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import random
 import shutil
 from pathlib import Path
 
@@ -14,18 +15,27 @@ from derivedata.pipelines.source import TakeInventory, close_inventory, open_sou
 from derivedata.corpus.files import corpus_files
 from derivedata.errors import UserError
 from derivedata.store.paths import Folder
+from tests.fake_text import SUBJECTS, prose
+
+
+def source_text(shard: int, number: int) -> str:
+    """A few sentences in the words the fake server answers with, so that its answers are about their source."""
+    draw = random.Random(f"{shard}/{number}")
+    subjects = ", ".join(draw.sample(SUBJECTS, 12))
+    report = f"In {1900 + number} report {number} of town {shard} described {subjects}."
+    return f"{report} {prose(draw, SUBJECTS, 3)} It supports, records, explains, attracts, produces and protects them."
 
 
 def write_corpus(folder: Path, *, shards: int = 3, documents: int = 20) -> Path:
     for shard in range(shards):
         path = folder / "documents" / f"part-{shard}.jsonl.gz"
         path.parent.mkdir(parents=True, exist_ok=True)
-        rows = [{"id": f"{shard}-{i}", "text": f"Document {i} of shard {shard}. " * 5} for i in range(documents)]
+        rows = [{"id": f"{shard}-{i}", "text": source_text(shard, i)} for i in range(documents)]
         path.write_bytes(gzip.compress("".join(json.dumps(row) + "\n" for row in rows).encode(), mtime=0))
     return folder
 
 
-def count(corpus, output: Path, *, chunk_bytes: int = 600, world_size: int = 1):
+def count(corpus, output: Path, *, chunk_bytes: int = 2_000, world_size: int = 1):
     files = corpus_files([str(corpus)])
     step = TakeInventory(files, str(output), chunk_bytes=chunk_bytes, run_id="r")
     for rank in range(world_size):
