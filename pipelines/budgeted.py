@@ -9,7 +9,6 @@ from typing import Any
 from derivedata.pipelines.budget import Budget, ChunkTokens, cut
 from derivedata.pipelines.derivation import DerivationStage, UnitRun
 from derivedata.pipelines.source import INPUT_KIND, Chunk, Source
-
 from derivedata.store.ledger import Ledger
 from derivedata.store.manifest import Manifest
 from derivedata.store.units import Unit

@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import Any
 
 from datatrove.pipeline.base import PipelineStep
-from derivedata.pipelines.progress import RankProgress
 
 from derivedata.generation.client import Client, Completion, Failure, Request, Sampling, generate
 from derivedata.generation.endpoint import raise_if_failed, read_endpoint
+from derivedata.pipelines.progress import RankProgress
 from derivedata.store.ledger import AlreadyCommitted, Decision, Ledger
 from derivedata.store.paths import Folder
 from derivedata.store.tables import Part

@@ -24,9 +24,8 @@ from derivedata.store.tables import DOCUMENTS, REJECTED, Part, ShardEntry, decla
 from derivedata.store.units import Unit
 
 if TYPE_CHECKING:
-    from derivedata.pipelines.paraphrase import ParaphraseConfig
-
     from derivedata.corpus.document import Document
+    from derivedata.pipelines.paraphrase import ParaphraseConfig
 
 STRATEGY = "paraphrase"
 GENERATION = "generation"

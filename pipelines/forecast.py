@@ -10,15 +10,14 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from derivedata.pipelines.paraphrase import ParaphraseStage
-from derivedata.pipelines.rates import known_rate
-from derivedata.pipelines.run import ParaphraseOptions, resolve_config
-from derivedata.pipelines.source import keyed
-
 from derivedata.corpus.document import without_compression
 from derivedata.corpus.files import CorpusFile, corpus_files
 from derivedata.corpus.reader import RejectedRow, read_rows
 from derivedata.generation.model import resolve_model
+from derivedata.pipelines.paraphrase import ParaphraseStage
+from derivedata.pipelines.rates import known_rate
+from derivedata.pipelines.run import ParaphraseOptions, resolve_config
+from derivedata.pipelines.source import keyed
 from derivedata.store.units import Unit
 
 SAMPLE_DOCUMENTS = 512

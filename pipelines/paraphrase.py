@@ -14,10 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import orjson
-from derivedata.pipelines.budgeted import BudgetedStage
-from derivedata.pipelines.derivation import Planned
-from derivedata.pipelines.derived import DerivedPart
-from derivedata.pipelines.source import Chunk, Source, open_source
 
 from derivedata.corpus.files import CorpusFile
 from derivedata.errors import UserError
@@ -27,6 +23,10 @@ from derivedata.generation.prompt import Piece, PromptBuilder
 from derivedata.generation.seeds import request_seed, unit_interval
 from derivedata.generation.style import Style, resolve_fallbacks
 from derivedata.generation.tokenizer import Tokenizer, load_tokenizer
+from derivedata.pipelines.budgeted import BudgetedStage
+from derivedata.pipelines.derivation import Planned
+from derivedata.pipelines.derived import DerivedPart
+from derivedata.pipelines.source import Chunk, Source, open_source
 from derivedata.store.ledger import Ledger
 from derivedata.store.tables import Part
 from derivedata.store.units import Unit, missing

@@ -16,6 +16,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from derivedata.corpus.card import dataset_card
+from derivedata.corpus.files import corpus_files
+from derivedata.errors import UserError
+from derivedata.generation.launch import ServerSettings
+from derivedata.generation.model import ModelFolder, resolve_model, resolve_tokenizer
+from derivedata.generation.style import Style, load_styles, shipped_styles
 from derivedata.pipelines.executor import run_locally
 from derivedata.pipelines.paraphrase import ParaphraseConfig, ParaphraseStage, load_filter
 from derivedata.pipelines.progress import RANKS, read_progress
@@ -30,13 +36,6 @@ from derivedata.pipelines.source import (
     counted_files,
     open_source,
 )
-
-from derivedata.corpus.card import dataset_card
-from derivedata.corpus.files import corpus_files
-from derivedata.errors import UserError
-from derivedata.generation.launch import ServerSettings
-from derivedata.generation.model import ModelFolder, resolve_model, resolve_tokenizer
-from derivedata.generation.style import Style, load_styles, shipped_styles
 from derivedata.store.fingerprint import RunConfig
 from derivedata.store.lease import Lease
 from derivedata.store.ledger import Ledger

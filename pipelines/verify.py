@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Any
 
 from datatrove.pipeline.base import PipelineStep
-from derivedata.pipelines.executor import run_locally
 
 from derivedata.corpus.files import CorpusFile, corpus_files
 from derivedata.corpus.reader import RejectedRow, read_rows
 from derivedata.errors import UserError
 from derivedata.generation.model import resolve_tokenizer
 from derivedata.generation.tokenizer import Tokenizer, load_tokenizer
+from derivedata.pipelines.executor import run_locally
 from derivedata.store.manifest import Manifest
 from derivedata.store.paths import Folder
 from derivedata.store.runs import current_run

@@ -12,12 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
-from derivedata.pipelines.run import ParaphraseOptions, paraphrase_corpus
-from derivedata.pipelines.serving import ENDPOINT, Serving
 
 from derivedata.cli import main
 from derivedata.generation.endpoint import write_endpoint
 from derivedata.generation.request import Endpoint
+from derivedata.pipelines.run import ParaphraseOptions, paraphrase_corpus
+from derivedata.pipelines.serving import ENDPOINT, Serving
 
 MODEL = "fake"
 

@@ -12,11 +12,10 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-from derivedata.pipelines.run import paraphrase_corpus
-from derivedata.pipelines.verify import verify_corpus
-
 from derivedata.corpus.files import corpus_files
 from derivedata.corpus.reader import read_rows
+from derivedata.pipelines.run import paraphrase_corpus
+from derivedata.pipelines.verify import verify_corpus
 from derivedata.store.manifest import Manifest
 from tests.fake_server import FakeServer
 from tests.pipelines.fakes import MODEL, job, serve_at

@@ -8,12 +8,12 @@ import datasets
 import polars as pl
 import pytest
 import zstandard
-from derivedata.pipelines.run import paraphrase_corpus
-from derivedata.pipelines.verify import verify_corpus
 
 from derivedata.corpus.files import corpus_files
 from derivedata.corpus.reader import read_rows
 from derivedata.errors import UserError
+from derivedata.pipelines.run import paraphrase_corpus
+from derivedata.pipelines.verify import verify_corpus
 from derivedata.store.manifest import Manifest
 from tests.fake_server import FakeServer
 from tests.pipelines.fakes import job, serve_at

@@ -10,10 +10,10 @@ import shutil
 from pathlib import Path
 
 import pytest
-from derivedata.pipelines.source import TakeInventory, close_inventory, open_source
 
 from derivedata.corpus.files import corpus_files
 from derivedata.errors import UserError
+from derivedata.pipelines.source import TakeInventory, close_inventory, open_source
 from derivedata.store.paths import Folder
 from tests.fake_text import SUBJECTS, prose
 
