@@ -41,6 +41,10 @@ test *args: setup
 quick *args: setup
     {{bin}}/python -m pytest -m "not slow" {{args}}
 
+# Measure what the documentation claims, as ratios within one run (an hour on two idle cores; name parts to run some).
+bench *parts: setup
+    {{bin}}/python -m tests.bench {{parts}}
+
 # Check style and formatting.
 lint: setup
     {{bin}}/ruff check .
