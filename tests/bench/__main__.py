@@ -1,0 +1,33 @@
+"""Runs the benches one after the other: `python -m tests.bench [PART ...]`; each also runs alone."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+PARTS: dict[str, list[str]] = {
+    "engine": ["tests.bench.engine", "full", "--pairs", "5"],
+    "order": ["tests.bench.engine", "order", "--pairs", "3"],
+    "settings": ["tests.bench.engine", "settings"],
+    "reader-writer": ["tests.bench.reader_writer"],
+    "manifest": ["tests.bench.manifest_scale"],
+    "eta": ["tests.bench.eta"],
+    "verifier": ["tests.bench.verifier"],
+}
+
+
+def main(names: list[str]) -> int:
+    """Run the named parts, or all; the number of parts that failed."""
+    unknown = [name for name in names if name not in PARTS]
+    if unknown:
+        print(f"no such part: {', '.join(unknown)}; there are {', '.join(PARTS)}", file=sys.stderr)
+        return 1
+    failed = 0
+    for name in names or PARTS:
+        print(f"== {name}", flush=True)
+        failed += subprocess.run([sys.executable, "-m", *PARTS[name]], check=False).returncode != 0
+    return failed
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
