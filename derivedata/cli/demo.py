@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from derivedata.cli.quantity import Quantity, shorten
+
 QUERY = """
 SELECT style, count(*) AS documents, sum(tokens) AS tokens, round(avg(tokens)) AS mean_tokens,
        round(sum(tokens) / sum(prompt_tokens), 2) AS per_prompt_token
@@ -14,8 +16,10 @@ FROM documents GROUP BY style ORDER BY style
 @click.command()
 @click.argument("folder", default="demo")
 @click.option("--documents", type=click.IntRange(1), help="Use so many of the documents. Default: all 24.")
-@click.option("--params", default="1.2B", show_default=True, help="Model size for which the tokens are valued.")
-def demo(folder: str, documents: int | None, params: str) -> None:
+@click.option(
+    "--params", type=Quantity(), default=14e6, help="Value the tokens for a model of this size. [default: 14M]"
+)
+def demo(folder: str, documents: int | None, params: float) -> None:
     """Paraphrase the built-in sample corpus into FOLDER, and ask DuckDB what came out.
 
     Needs no GPU and no network: SmolLM2-135M comes in a package and runs in vLLM on the CPU.
@@ -23,6 +27,7 @@ def demo(folder: str, documents: int | None, params: str) -> None:
     from pathlib import Path
 
     from derivedata.cli import show
+    from derivedata.cli.eta.tokens import corpus_lines
     from derivedata.cli.render import printable, text_table
     from derivedata.corpus.sample import write_sample_corpus
     from derivedata.pipelines.run import ParaphraseOptions, paraphrase_corpus
@@ -44,6 +49,9 @@ def demo(folder: str, documents: int | None, params: str) -> None:
     click.echo(f'\n$ derivedata query {output} "{" ".join(QUERY.split())}"')
     rows = run_query({"corpus": output}, QUERY)
     click.echo(text_table(rows.to_pylist(), rows.column_names))
+    click.echo(f"\n$ derivedata eta tokens {output} --params {shorten(params)}")
+    for line in corpus_lines([output], params=params):
+        click.echo(line)
     click.echo(NEXT.format(output=output, corpus=corpus))
 
 
