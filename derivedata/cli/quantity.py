@@ -55,7 +55,10 @@ class Quantities(click.ParamType):
         if isinstance(value, (tuple, list)):
             return tuple(value)
         try:
-            return tuple(parse_quantity(part) for part in value.split(",") if part.strip())
+            found = tuple(parse_quantity(part) for part in value.split(",") if part.strip())
+            if not found:
+                raise ValueError(f"{value!r} holds no number")
+            return found
         except ValueError as error:
             raise UserError(str(error), where=_option(param)) from None
 

@@ -25,6 +25,7 @@ from derivedata.scaling.model import Centre, Model, Parameters
 from derivedata.scaling.runs import Runs
 
 R_STAR, RHO, SIGMA = "r-star", "rho", "sigma"
+ONE_EPOCH = "1epoch"
 ASKABLE = (R_STAR, RHO, SIGMA)
 # Standard errors up to which a constant counts as identified: R* to a factor of 2 and exponents to .4 at 95%.
 LARGEST_ERROR = {R_STAR: 0.35, RHO: 0.20, SIGMA: 0.20}
@@ -120,10 +121,16 @@ def design(
     Raises:
         UserError: the sizes, TPPs, x or budget cannot identify what is asked; the remedy says what they can.
     """
+    if not ask:
+        raise UserError("a sweep is for something", remedy=f"ask for one or more of {', '.join(ASKABLE)}")
     for name in ask:
         if name not in ASKABLE:
             raise UserError("no such constant to identify", value=name, remedy=f"one of {', '.join(ASKABLE)}")
     names = tuple(strategies) if strategies else tuple(law.strategies) or ("repeat",)
+    if ONE_EPOCH in names:
+        raise UserError(
+            "this is the name of runs without derived tokens", value=ONE_EPOCH, remedy="they are added anyway"
+        )
     sizes, tpp, x = (np.unique(np.asarray(v, float)) for v in (sizes, tpp, x))
     possible = _structure(sizes, tpp, x)
     _refuse(ask, possible, sizes, tpp, x)
@@ -175,7 +182,7 @@ class _Cells:
 
 
 def _cells(sizes: NDArray, tpp: NDArray, x: NDArray, names: Sequence[str]) -> _Cells:
-    rows = [(N, N * t, 0.0, "1epoch") for N in sizes for t in tpp]
+    rows = [(N, N * t, 0.0, ONE_EPOCH) for N in sizes for t in tpp]
     rows += [(N, N * t, v, s) for s in names for N in sizes for t in tpp for v in x if v > 0]
     N, D, at, strategy = zip(*rows, strict=True)
     N, D, at = np.array(N), np.array(D), np.array(at)
@@ -213,7 +220,7 @@ class _Information:
     """Fisher information of candidate runs and the greedy choice among them."""
 
     def __init__(self, law: Law, names: Sequence[str], cells: _Cells, noise: float, possible: Sequence[str]):
-        one = cells.strategy == "1epoch"
+        one = cells.strategy == ONE_EPOCH
         centre = Centre(N=float(np.exp(np.log(cells.N[one]).mean())), D=float(np.exp(np.log(cells.D[one]).mean())))
         self.parameters = Parameters(FORMS["published"], tuple(names), centre)
         self.law, self.cells, self.possible, self.names = law, cells, possible, names

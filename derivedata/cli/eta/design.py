@@ -82,7 +82,7 @@ def _levels(text: str) -> tuple[float, ...]:
         values = tuple(float(part) for part in text.split(",") if part.strip())
     except ValueError:
         raise UserError("no list of numbers", where="--x", value=text, remedy="write 1,3,7,15") from None
-    if not values or min(values) < 0:
+    if not values or not all(0 <= value < 1e6 for value in values):
         raise UserError("x = D'/D is zero or more", where="--x", value=text)
     return values
 

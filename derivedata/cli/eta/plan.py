@@ -54,6 +54,8 @@ def plan(
 
     ensemble = read_ensemble(law)
     per_rewrite = _rates(rates, tuple(strategies) or tuple(ensemble.law.strategies))
+    if x is not None and not 0 <= x < 1e9:
+        raise UserError("x = D'/D is zero or more", where="--x", value=x)
     if solve_for:
         _solve(
             ensemble, solve_for, strategies, per_rewrite,
@@ -231,6 +233,8 @@ def choice_lines(choice: Choice, advice: Plan) -> list[str]:
 def _equal(what: str, crossover: Estimate, below: str | None, where: str) -> list[str]:
     if below is None:
         return []
+    if crossover.has_interval and not crossover.high < 1e4 * crossover.low:
+        return [f"  from which {what} on both are worth the same {where} is not identified"]
     return [f"  both are worth the same at {what} = {words.counts(crossover)} {where}; below it {below} is worth more"]
 
 
