@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import unicodedata
 from collections.abc import Iterable
 
 import orjson
@@ -175,11 +176,9 @@ def shown(line: bytes) -> str:
 
 
 def _visible(character: str) -> bool:
-    # Not printable: control, format (zero-width), surrogate, private use, unassigned, separators. Private use and
-    # unassigned characters may well be seen by someone (icon fonts, newer Unicode), so only the first three are unseen.
-    import unicodedata
-
-    return unicodedata.category(character) not in ("Cc", "Cf", "Cs", "Zs", "Zl", "Zp", "Mn")
+    # Unseen: control, format (zero-width), surrogate, separators. Private use and unassigned characters may well be seen
+    # by someone (icon fonts, newer Unicode).
+    return unicodedata.category(character) not in ("Cc", "Cf", "Cs", "Zs", "Zl", "Zp")
 
 
 def _encodable(text: str) -> bool:

@@ -121,3 +121,11 @@ def test_the_position_in_a_plain_file_is_the_row_itself(tmp_path):
         (1, 5, starts[1], 0),
         (2, 6, starts[2], 0),
     ]
+
+
+def test_a_stop_before_the_position_is_nothing(tmp_path):
+    file = shard(tmp_path, lines(*range(9)))
+    reader = RowReader(file)
+    positions = {row.row: reader.position(row.row) for row in reader}
+    assert list(read_rows(file, stop_row=3, at=positions[5])) == []
+    assert [row.id for row in read_rows(file, stop_row=7, at=positions[5])] == ["d5", "d6"]

@@ -54,6 +54,7 @@ GOOD = [
     {"text": "(begins without a letter)"},
     {"text": "\u200bvisible after zero width"},
     {"text": "NUL \0 inside, and \x85 and \u2028"},
+    {"text": "\u0301"},
     {"text": "emoji 🎉 and 漢字"},
     {"text": "a", "metadata": {"big": 2**64, "bigger": -(10**30), "limit": 2**63, "small": -(2**63)}},
     {"text": "a", "metadata": {"float": 0.1, "tiny": 5e-324, "huge": 1.7e308, "whole": 1e19, "zero": -0.0}},
@@ -113,6 +114,12 @@ def test_lines_beyond_the_limit_are_rejected_not_held(tmp_path):
         (2, "line-too-long", 1_000),
         (4, "line-too-long", 2_000),
     ]
+
+
+def test_a_line_beyond_the_limit_can_be_passed_over(tmp_path):
+    file = shard(tmp_path, lines(0) + line(1, text="x" * 5_000_000) + lines(2, 3))
+    documents, rejected = read(file, max_line_bytes=1_000, first_row=2)
+    assert (ids(documents), rejected) == (["d2", "d3"], [])
 
 
 def test_a_long_line_within_the_limit_is_read(tmp_path):
