@@ -176,8 +176,8 @@ def shown(line: bytes) -> str:
 
 
 def _visible(character: str) -> bool:
-    # Unseen: control, format (zero-width), surrogate, separators. Private use and unassigned characters may well be seen
-    # by someone (icon fonts, newer Unicode).
+    # Unseen: control, format (zero-width), surrogate, separators. Private use and unassigned characters may well be
+    # seen by someone (icon fonts, newer Unicode).
     return unicodedata.category(character) not in ("Cc", "Cf", "Cs", "Zs", "Zl", "Zp")
 
 
