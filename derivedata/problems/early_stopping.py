@@ -103,18 +103,17 @@ class Replay:
     used: np.ndarray  # samples of each problem
     label: np.ndarray  # index of the label it got
     full_label: np.ndarray  # index of the label that all k samples give
+    k: int
 
     @property
     def saved(self) -> float:
         """Share of the samples that would not have been taken."""
-        return 1 - float(self.used.mean()) / self._k
+        return 1 - float(self.used.mean()) / self.k
 
     @property
     def changed(self) -> float:
         """Share of the labels that differ."""
         return float((self.label != self.full_label).mean())
-
-    _k: int = 0
 
 
 def replay(rule: StoppingRule, outcomes: np.ndarray) -> Replay:

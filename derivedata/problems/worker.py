@@ -124,6 +124,11 @@ def serve(connection: socket.socket, settings: dict, plugin: Callable | None) ->
             os._exit(0)
 
 
+def _mapped_bytes() -> int:
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[0]) * resource.getpagesize()
+
+
 def _fork(connection: socket.socket, control: socket.socket, settings: dict, plugin: Callable | None) -> int:
     parent = os.getpid()
     pid = os.fork()
@@ -136,7 +141,8 @@ def _fork(connection: socket.socket, control: socket.socket, settings: dict, plu
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         die_with_parent(parent)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        resource.setrlimit(resource.RLIMIT_AS, (settings["memory"], resource.RLIM_INFINITY))
+        # On top of what is imported already: a plug-in with torch maps many gigabytes that it never touches.
+        resource.setrlimit(resource.RLIMIT_AS, (_mapped_bytes() + settings["memory"], resource.RLIM_INFINITY))
         sys.setrecursionlimit(5_000)
         serve(connection, settings, plugin)
     except (BrokenPipeError, ConnectionResetError):
@@ -157,7 +163,8 @@ def main() -> None:
     plugin = None
     try:
         if settings["plugin"]:
-            sys.path.insert(0, os.getcwd())
+            # What the main process could import, and what lies where the user stands.
+            sys.path[:] = dict.fromkeys([os.getcwd(), *settings["path"]])
             plugin = load_plugin(settings["plugin"])
         if settings["math_verify"]:
             from derivedata.problems import symbolic

@@ -37,15 +37,15 @@ class WorkerLimits:
 
     workers: int = 0  # processes; 0: one for each CPU that this process may use
     deadline: float = 3.0  # seconds of wall clock for an answer
-    memory: int = 2 << 30  # bytes of address space of a worker
+    memory: int = 1 << 30  # bytes of address space for an answer, beyond what the worker has imported
 
     def __post_init__(self):
         if self.workers < 0:
             raise UserError("the number of verifier workers can't be negative", value=self.workers)
         if not self.deadline > 0:
             raise UserError("the verifier's deadline must be positive", value=self.deadline)
-        if self.memory < 512 << 20:
-            raise UserError("a verifier worker needs at least 512 MiB", value=self.memory)
+        if self.memory < 64 << 20:
+            raise UserError("a verifier worker needs at least 64 MiB", value=self.memory)
 
     @property
     def count(self) -> int:
@@ -105,6 +105,8 @@ class WorkerPool:
         Raises:
             UserError: the plug-in or math-verify can't be imported.
         """
+        if self._started.done():
+            self._started.result()
         with self._lock:
             if self._closing:
                 raise UserError("the verifier was closed already")
@@ -193,11 +195,13 @@ class WorkerPool:
             "deadline": self.limits.deadline,
             "memory": self.limits.memory,
             "plugin": self.plugin,
+            "path": sys.path,
             "math_verify": self.math_verify,
         }
         with theirs:
             self._forker = subprocess.Popen(
-                [sys.executable, "-m", "derivedata.problems.worker", str(theirs.fileno()), json.dumps(settings)],
+                # Without the current folder on its path: a file named like a module of ours must not be run.
+                [sys.executable, "-P", "-m", "derivedata.problems.worker", str(theirs.fileno()), json.dumps(settings)],
                 pass_fds=[theirs.fileno()],
                 start_new_session=True,
             )

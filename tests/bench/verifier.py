@@ -6,7 +6,9 @@
    Mixture of GSM8K's labelled solutions (shortened to their ends), numbers, fractions, surds, money and units.
 2. Where it can't: pairs that only math-verify can judge, against math-verify called in one process by a plain loop;
    per worker by processor time, and in parallel by the clock.
-3. One answer in a hundred hostile: wall time against (time without them + hostile answers x deadline / workers), and
+3. The pool by itself: answers that wait 20 ms without using the processor, one in a hundred of which waits for ever.
+   On a busy machine this is the ratio to look at: part 4 also measures who else computes there.
+4. One answer in a hundred hostile: wall time against (time without them + hostile answers x deadline / workers), and
    every other verdict the same.
 """
 
@@ -126,19 +128,17 @@ def bench_math_verify(count: int, workers: int) -> list[tuple[str, str]]:
     return pairs
 
 
-def bench_hostile(pairs: list[tuple[str, str]], workers: int, deadline: float, repeats: int) -> None:
-    """Print what 1 % hostile answers cost."""
-    # Distinct texts: equal pairs are checked once.
-    honest = [(gold, f"\\boxed{{{answer}+{i}a}}") for i in range(repeats) for gold, answer in pairs]
-    hostile = hostile_answers(len(honest) // 100)
-    places = set(random.Random(1).sample(range(len(honest) + len(hostile)), len(hostile)))
-    answers = iter(hostile)
-    rest = iter(honest)
+def measure_hostile(
+    title: str, honest: list[tuple], hostile: list[tuple], limits: WorkerLimits, plugin: str | None = None
+) -> None:
+    """Print what hostile answers strewn among honest ones cost; all texts differ, since equal ones are checked once."""
     total = len(honest) + len(hostile)
-    mixed = [("5", f"\\boxed{{{next(answers)}}}") if place in places else next(rest) for place in range(total)]
+    places = set(random.Random(1).sample(range(total), len(hostile)))
+    bad, good = iter(hostile), iter(honest)
+    mixed = [next(bad) if place in places else next(good) for place in range(total)]
     outcomes = []
     for batch in (honest, mixed):
-        with Verifier(limits=WorkerLimits(workers=workers, deadline=deadline)) as verifier:
+        with Verifier(plugin=plugin, limits=limits) as verifier:
             verifier.pool.start()
             began = time.monotonic()
             verdicts = list(verifier.verify_many(batch))
@@ -147,26 +147,38 @@ def bench_hostile(pairs: list[tuple[str, str]], workers: int, deadline: float, r
     kept = [verdict for place, verdict in enumerate(verdicts) if place not in places]
     timeouts = sum(verdicts[place].verdict == "verifier_timeout" for place in places)
     changed = sum(a.verdict != b.verdict for a, b in zip(kept, plain, strict=True))
-    allowed = without + len(hostile) * deadline / workers
-    print(f"{len(hostile)} hostile of {len(mixed):,} answers, {workers} workers, deadline {deadline:g} s: {wall:.1f} s")
-    print(
-        f"  allowed: 1.1 x ({without:.1f} s without them + {allowed - without:.1f} s); measured {wall / allowed:.3f} x"
-    )
+    deadlines = len(hostile) * limits.deadline / limits.count
+    print(f"{title}: {len(hostile)} hostile of {total:,} answers, {limits.count} workers: {wall:.1f} s")
+    print(f"  {without:.1f} s without them + {deadlines:.1f} s of deadlines; ratio {wall / (without + deadlines):.3f}")
     print(f"  {timeouts} timed out, {changed} other verdicts changed")
 
 
+def bench_hostile(pairs: list[tuple[str, str]], repeats: int, limits: WorkerLimits) -> None:
+    """Print what 1 % hostile answers cost the pool by itself, and with math-verify at work."""
+    count = len(pairs) * repeats
+    waiting = [("5", f"0.02 {i}") for i in range(count)]
+    forever = [("5", f"1e6 {i}") for i in range(count // 100)]
+    measure_hostile("waiting answers", waiting, forever, limits, plugin="tests.problems.plugins:wait")
+    honest = [(gold, f"\\boxed{{{answer}+{i}a}}") for i in range(repeats) for gold, answer in pairs]
+    hostile = [("5", f"\\boxed{{{answer}}}") for answer in hostile_answers(count // 100)]
+    measure_hostile("math-verify", honest, hostile, limits)
+
+
 def main() -> None:
-    """Run the three parts."""
+    """Run the parts."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--answers", type=int, default=100_000, help="answers of part 1")
     parser.add_argument("--pairs", type=int, default=1_000, help="pairs of part 2")
-    parser.add_argument("--repeats", type=int, default=3, help="part 3 takes the pairs so many times")
+    parser.add_argument(
+        "--repeats", type=int, default=3, help="parts 3 and 4 take as many answers as pairs, so many times"
+    )
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--deadline", type=float, default=3.0)
     arguments = parser.parse_args()
     bench_comparison(arguments.answers)
     pairs = bench_math_verify(arguments.pairs, arguments.workers)
-    bench_hostile(pairs, arguments.workers, arguments.deadline, arguments.repeats)
+    limits = WorkerLimits(workers=arguments.workers, deadline=arguments.deadline)
+    bench_hostile(pairs, arguments.repeats, limits)
 
 
 if __name__ == "__main__":

@@ -31,3 +31,9 @@ def odd(gold: str, response: str):
     if response == "nonsense":
         return "perhaps"
     return "correct" if response == gold else 0.0
+
+
+def wait(gold: str, response: str) -> bool:
+    """Wait as many seconds as the response says, without using the processor."""
+    time.sleep(float(response.split(maxsplit=1)[0]))
+    return True
