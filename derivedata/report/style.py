@@ -173,7 +173,15 @@ def log_axis(axis, ticks: tuple[float, ...] = (1, 2, 5)) -> None:
     axis.axes.set(**{f"{axis.axis_name}scale": "log"})
     low, high = axis.get_view_interval()
     decades = abs(math.log10(high / low)) if low > 0 else 6
-    subs = (1, 1.5, 2, 3, 4, 6, 8) if decades < 1.1 else ticks if decades < 2.2 else (1, 3) if decades < 4.5 else (1,)
+    subs = (
+        (1, 1.5, 2, 2.5, 3, 4, 5, 6, 8)
+        if decades < 1.1
+        else ticks
+        if decades < 2.2
+        else (1, 3)
+        if decades < 4.5
+        else (1,)
+    )
     axis.set_major_locator(LogLocator(subs=subs, numticks=12))
     axis.set_major_formatter(FuncFormatter(compact))
     axis.set_minor_formatter(NullFormatter())

@@ -176,7 +176,7 @@ def regime_picture(ensemble: Ensemble, *, params: float, fresh_tokens: float, ge
         f"{name} {shorten(one.recommended.training_flops + one.recommended.generation_flops)}"
         for name, one in stop.strategies.items()
     )
-    low = min(float(np.min(c.value if c.low is None else c.low)) for c in curves[1:])
+    low = min(float(np.min(c.value if c.low is None else c.low)) for c in curves)
     limit = float(law.model_limit(params))
     top = float(law.loss(params, 0.25 * fresh_tokens))
     return lines(
