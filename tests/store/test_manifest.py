@@ -260,3 +260,34 @@ def test_a_long_run_compacts_by_itself(tmp_path, monkeypatch):
     samples.work(Ledger(folder), range(7))
     assert Snapshots(folder).newest().parts == 6
     assert len(samples.read_back(folder)) == 28
+
+
+@pytest.mark.parametrize("moment", ["before", "after"])
+@pytest.mark.parametrize("call", range(5))
+@pytest.mark.parametrize("look", ["committed", "view"])
+def test_compaction_between_any_two_listings_loses_and_doubles_nothing(folder, monkeypatch, look, call, moment):
+    monkeypatch.setattr(
+        compaction, "SMALL", 1
+    )  # files of old snapshots stay, which hides nothing from a careless reader
+    compact(folder, grace=0)
+    samples.work(Ledger(folder), [5, 6])
+    names, calls = Folder.names, iter(range(1000))
+
+    def disturbed(self, prefix=""):
+        if next(calls) != call:
+            return names(self, prefix)
+        with monkeypatch.context() as undisturbed:
+            undisturbed.setattr(Folder, "names", names)
+            if moment == "before":
+                compact(Folder(folder.url), grace=0)
+            found = names(self, prefix)
+            if moment == "after":
+                compact(Folder(folder.url), grace=0)
+            return found
+
+    monkeypatch.setattr(Folder, "names", disturbed)
+    if look == "committed":
+        assert [unit.chunk for unit in Ledger(folder).committed()] == [0, 1, 2, 3, 5, 6]
+    else:
+        uids = Manifest(folder).table("documents", ["uid"])["uid"].to_pylist()
+        assert len(uids) == len(set(uids)) == 14 + 8

@@ -89,7 +89,7 @@ def test_listing_removing_and_absence(folder):
 
 
 def test_what_others_commit_is_seen_at_once(folder, options):
-    other = Folder(folder.url, **options)
+    other = Folder(folder.url, skip_instance_cache=True, **options)  # a client of its own, as another process has
     assert other.names() == []
     folder.create("x", b"")
     assert other.names() == ["x"] and other.exists("x")
