@@ -39,6 +39,13 @@ def test_exact_stops_only_where_nothing_can_change():
     assert rule.label(0, 15) == "hard"
 
 
+def test_the_pilot_is_measured_in_full():
+    rng = np.random.default_rng(0)
+    done = replay_with_pilot(np.zeros((1000, 16), int), BANDS, 0.95, fit_prior, rng)
+    assert sorted(set(done.used))[-1] == 16
+    assert (done.used == 16).sum() == pilot_size(1000)
+
+
 def test_none_takes_every_sample():
     rng = np.random.default_rng(0)
     done = replay(stopping_rule(BANDS, 16, None), rng.random((100, 16)) < 0.9)
@@ -61,6 +68,7 @@ def test_a_weak_model_at_99_percent(seed):
     rng = np.random.default_rng(seed)
     outcomes = rng.random((10_000, 16)) < weak_model(rng, 10_000)[:, None]
     done = replay_with_pilot(outcomes, BANDS, 0.99, fit_prior, rng)
+    assert (done.used == 16).sum() >= pilot_size(10_000)
     assert done.saved >= 0.35
     # One in a hundred by the true prior; the pilot's is a little off.
     assert done.changed <= 0.0125
