@@ -81,7 +81,7 @@ def test_the_model_answers(server, builder):
 
 
 def test_seeds_reproduce_the_texts(server, builder):
-    # Not every text to the letter: with bfloat16 a token can turn on which other requests share the batch, and on whether
+    # Not every text to the letter: in bfloat16 a token can turn on which other requests share the batch, and on whether
     # the prompt was computed or found in the prefix cache. So the cache is filled first, and a few may differ.
     todo = requests(builder, 24)
     run(server, todo)
