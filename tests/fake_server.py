@@ -24,7 +24,7 @@ import random
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -50,6 +50,7 @@ class Behaviour:
     tokens_per_second: float = 0.0  # of one sequence; 0 answers at once
     faults: dict[str, float] = field(default_factory=dict)  # kind -> probability
     fail_first: int = 0  # the first n attempts of every request get a fault of `faults`, then none
+    reply: Callable[[str, int], str] = reply  # the answer to a prompt, drawn with a number of the request's own
 
     def __post_init__(self) -> None:
         unknown = set(self.faults) - set(FAULTS)
@@ -156,7 +157,8 @@ class FakeServer:
         if len(ids) >= self.behaviour.context:
             return _error(400, f"This model's maximum context length is {self.behaviour.context} tokens.")
         room = min(body.get("max_tokens") or 16, self.behaviour.context - len(ids))
-        answer, used, finish = self._cut(reply(text, int(key[:12], 16)), room, bool(body.get("ignore_eos")))
+        said = self.behaviour.reply(text, int(key[:12], 16))
+        answer, used, finish = self._cut(said, room, bool(body.get("ignore_eos")))
         cached = await self._run(ids, used, slow=fault == "slow")
         choice = {"index": 0, "finish_reason": "abort" if fault == "abort" else finish, "logprobs": None}
         choice |= {"message": {"role": "assistant", "content": answer}} if chat else {"text": answer}
