@@ -16,9 +16,11 @@ from derivedata.errors import UserError
 # must import nothing heavier than click at module level.
 COMMANDS: dict[str, str] = {
     "demo": "derivedata.cli.demo:demo",
+    "difficulty": "derivedata.cli.difficulty:difficulty",
     "eta": "derivedata.cli.eta:eta",
     "manifest": "derivedata.cli.query:manifest",
     "paraphrase": "derivedata.cli.paraphrase:paraphrase",
+    "problems": "derivedata.cli.problems:problems",
     "query": "derivedata.cli.query:query",
     "styles": "derivedata.cli.styles:styles",
     "verify-answers": "derivedata.cli.verify_answers:verify_answers",
