@@ -7,6 +7,7 @@ import itertools
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from derivedata.errors import UserError
 
@@ -16,6 +17,14 @@ _NAME = re.compile(r"(\d{6,})\.(\d{6,})-(\d{6,})\.r(\d+)-(\d+)\.([0-9a-f]{8})")
 def kinds_hash(kinds: Iterable[str]) -> str:
     """Eight hex digits that stand for a set of kinds in a unit's name."""
     return hashlib.sha256("\n".join(sorted(kinds)).encode()).hexdigest()[:8]
+
+
+@lru_cache(256)
+def _normal_kinds(kinds: tuple[str, ...]) -> tuple[str, ...]:
+    normal = tuple(sorted(set(kinds)))
+    if not normal or any(not kind or "\n" in kind for kind in normal):
+        raise ValueError(f"a unit needs kinds without line breaks: {kinds}")
+    return normal
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -35,10 +44,8 @@ class Unit:
     def __post_init__(self) -> None:
         if not (self.chunk >= 0 and 0 <= self.first < self.stop and 0 <= self.low < self.high):
             raise ValueError(f"an empty or impossible unit: {self}")
-        kinds = tuple(sorted(set(self.kinds)))
-        if not kinds or any(not kind or "\n" in kind for kind in kinds):
-            raise ValueError(f"a unit needs kinds without line breaks: {self.kinds}")
-        object.__setattr__(self, "kinds", kinds)
+        # A resume makes a hundred thousand units of a handful of sets of kinds.
+        object.__setattr__(self, "kinds", _normal_kinds(tuple(self.kinds)))
 
     @property
     def name(self) -> str:
