@@ -33,10 +33,27 @@ def mask(value: Any, name: str = "") -> Any:
     if isinstance(value, str):
         if value and is_secret_name(name) and not _COUNT.fullmatch(value):
             return MASK
+        name, equals, rest = value.partition("=")
+        if equals and rest and _is_option(name) and not _COUNT.fullmatch(rest):
+            return f"{name}={MASK}"
         return mask_text(value)
+    if _is_secret_pair(value):
+        return [value[0], MASK]
     if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray)):
         return [mask(item, name) for item in value]
     return value
+
+
+def _is_option(name: str) -> bool:
+    """Whether a word in front of "=" names a secret; a sentence or a URL does not."""
+    return bool(re.fullmatch(r"[\w.-]+", name)) and is_secret_name(name)
+
+
+def _is_secret_pair(value: Any) -> bool:
+    """("api-key", "...") as options with names and values are kept."""
+    if not isinstance(value, (list, tuple)) or len(value) != 2 or not all(isinstance(item, str) for item in value):
+        return False
+    return _is_option(value[0]) and not _COUNT.fullmatch(value[1])
 
 
 def mask_text(text: str) -> str:

@@ -107,16 +107,30 @@ SECRETS = {
     "nested": [{"authorization": "Bearer q"}],
     "endpoint": "http://me:pw@host/v1?api_key=zzz&n=1",
     "note": "uses hf_abcdefghijklmnopqrstuv",
+    "vllm_args": [["api-key", "pair-secret"], ["dtype", "bfloat16"]],
+    "extra": ["api-key=joined-secret", "seed=1"],
 }
 PUBLIC = {"tokens": "500M", "max_tokens": 64, "tokenizer": "gpt2", "token_budget": "2B", "eos_token": "<|im_end|>"}
 
 
 def test_secrets_are_masked_and_counts_are_not():
     shown = json.dumps(mask(SECRETS | PUBLIC))
-    for secret in ("abc123", "xyz", "s3cr3t", "hunter2", "Bearer q", "me:pw", "zzz", "hf_abc"):
+    for secret in (
+        "abc123",
+        "xyz",
+        "s3cr3t",
+        "hunter2",
+        "Bearer q",
+        "me:pw",
+        "zzz",
+        "hf_abc",
+        "pair-secret",
+        "joined-secret",
+    ):
         assert secret not in shown
     assert {name: mask(SECRETS | PUBLIC)[name] for name in PUBLIC} == PUBLIC
-    assert "***@host/v1" in shown and "n=1" in shown
+    for public in ("***@host/v1", "n=1", "bfloat16", "seed=1"):
+        assert public in shown
 
 
 def test_secrets_of_the_command_line_are_masked():
