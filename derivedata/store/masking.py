@@ -31,17 +31,21 @@ def mask(value: Any, name: str = "") -> Any:
     if isinstance(value, Mapping):
         return {str(key): mask(item, str(key)) for key, item in value.items()}
     if isinstance(value, str):
-        if value and is_secret_name(name) and not _COUNT.fullmatch(value):
-            return MASK
-        name, equals, rest = value.partition("=")
-        if equals and rest and _is_option(name) and not _COUNT.fullmatch(rest):
-            return f"{name}={MASK}"
-        return mask_text(value)
+        return _mask_string(value, name)
     if _is_secret_pair(value):
         return [value[0], MASK]
     if isinstance(value, Sequence) and not isinstance(value, (bytes, bytearray)):
         return [mask(item, name) for item in value]
     return value
+
+
+def _mask_string(value: str, name: str) -> str:
+    if value and is_secret_name(name) and not _COUNT.fullmatch(value):
+        return MASK
+    option, equals, rest = value.partition("=")
+    if equals and rest and _is_option(option) and not _COUNT.fullmatch(rest):
+        return f"{option}={MASK}"
+    return mask_text(value)
 
 
 def _is_option(name: str) -> bool:
