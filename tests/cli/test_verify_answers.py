@@ -39,7 +39,7 @@ def answers(tmp_path):
 
 def test_counts_balance_and_verdicts_are_written(capsys, answers, tmp_path):
     output = tmp_path / "verdicts.parquet"
-    code, out, err = run(capsys, answers, "-o", output, "--workers", 1)
+    code, out, err = run(capsys, answers, "-o", output, "--workers", 1, "--deadline", 2)
     assert code == 0
     assert (
         "8 rows = 3 correct + 1 wrong + 1 no_answer + 1 verifier_timeout + 0 verifier_error + 2 unscored"

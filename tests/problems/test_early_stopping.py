@@ -53,7 +53,7 @@ def test_none_takes_every_sample():
     assert done.changed == done.saved == 0
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_guru_at_99_percent(reference_data, seed):
     rng = np.random.default_rng(seed)
     rates = rng.choice(guru_rates(reference_data), 10_000)
@@ -63,7 +63,7 @@ def test_guru_at_99_percent(reference_data, seed):
     assert done.saved >= 0.12
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_a_weak_model_at_99_percent(seed):
     rng = np.random.default_rng(seed)
     outcomes = rng.random((10_000, 16)) < weak_model(rng, 10_000)[:, None]

@@ -74,12 +74,12 @@ def test_broken_rows_are_kept_with_their_text(tmp_path):
 
 
 def test_a_cut_archive_gives_what_is_whole(tmp_path):
-    rows = ({"question": f"What is {i * i * 7919} + 1?", "answer": f"#### {i * i * 7919 + 1}"} for i in range(50_000))
+    rows = ({"question": f"What is {i * i * 7919} + 1?", "answer": f"#### {i * i * 7919 + 1}"} for i in range(10_000))
     lines = "".join(json.dumps(row) + "\n" for row in rows).encode()
     for name, data in (("a.jsonl.gz", gzip.compress(lines)), ("b.jsonl.zst", zstandard.compress(lines))):
         (tmp_path / name).write_bytes(data[: len(data) // 2])
         problems = list(read_problems([str(tmp_path / name)]))
-        assert len(problems) > 1_000
+        assert len(problems) > 500
         assert "cut off" in problems[-1].extra_info["error"]
         assert all(problem.unscored is None for problem in problems[:-2])
 

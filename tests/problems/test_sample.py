@@ -10,6 +10,7 @@ import operator
 from collections import Counter
 from pathlib import Path
 
+from derivedata.problems import Verifier
 from derivedata.problems.bands import parse_bands
 from derivedata.problems.read import read_problems
 from derivedata.problems.sample import sample_problems
@@ -49,14 +50,15 @@ def test_the_answers_are_what_their_sums_give():
         assert str(computed) == problem.ground_truth, problem.question
 
 
-def test_the_small_model_gives_all_four_bands(verifier):
+def test_the_small_model_gives_all_four_bands():
     with gzip.open(RECORDED, "rt") as file:
         samples = {row["problem"]: row["samples"] for row in map(json.loads, file)}
     problems = list(read_problems([str(sample_problems())]))
     pairs = [(problem.golds, s["text"]) for problem in problems for s in samples[problem.question]]
-    verdicts = list(verifier.verify_many(pairs))
+    # By the last number, which comparison decides alone; lenient answers give 21 hard, 12 gap, 18 easy, 9 above.
+    with Verifier(answers="last-number") as verifier:
+        verdicts = list(verifier.verify_many(pairs))
     bands = parse_bands("isocompute")
     rates = [sum(v.correct for v in verdicts[i : i + 16]) / 16 for i in range(0, len(verdicts), 16)]
     found = Counter(bands.label(rate) for rate in rates)
-    assert set(found) == {"hard", "gap", "easy", "above"}
-    assert min(found.values()) >= 5
+    assert found == {"hard": 21, "gap": 14, "easy": 17, "above": 8}
