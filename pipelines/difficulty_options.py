@@ -12,6 +12,7 @@ from derivedata.generation.model import ModelFolder, resolve_model
 from derivedata.generation.tokenizer import load_tokenizer
 from derivedata.pipelines.difficulty import DifficultyStage
 from derivedata.pipelines.difficulty_config import DifficultyConfig, read_set
+from derivedata.pipelines.plugin import load_function
 from derivedata.problems.layouts import LayoutChoice
 from derivedata.problems.verifier import Verifier
 
@@ -72,6 +73,8 @@ class DifficultyOptions:
 
     def config(self, model: ModelFolder) -> DifficultyConfig:
         """The configuration that the options come to with a model."""
+        if self.verifier:
+            load_function(self.verifier, "--verifier")
         with Verifier(answers=self.answers, plugin=self.verifier) as verifier:
             extractor = verifier.name
         return DifficultyConfig(

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import hashlib
-import importlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -26,6 +25,7 @@ from derivedata.generation.tokenizer import Tokenizer, load_tokenizer
 from derivedata.pipelines.budgeted import BudgetedStage
 from derivedata.pipelines.derivation import Planned
 from derivedata.pipelines.derived import DerivedPart
+from derivedata.pipelines.plugin import load_function
 from derivedata.pipelines.source import Chunk, Source, open_source
 from derivedata.store.ledger import Ledger
 from derivedata.store.tables import Part
@@ -114,7 +114,7 @@ class ParaphraseStage(BudgetedStage):
 
     @cached_property
     def user_filter(self) -> Callable[[Any], Any] | None:
-        return load_filter(self.config.filter) if self.config.filter else None
+        return load_function(self.config.filter, "--filter") if self.config.filter else None
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -295,24 +295,3 @@ def _key(uid: str, kind: str, rewrite: int, piece: int) -> str:
 
 def _order(record: Mapping[str, Any]) -> tuple:
     return record["position"], record["kind"], record["rewrite"], record["piece"]
-
-
-def load_filter(name: str) -> Callable[[Any], Any]:
-    """The function that `module:function` names.
-
-    Raises:
-        UserError: it can't be imported or called.
-    """
-    module, _, attribute = name.partition(":")
-    try:
-        function = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise UserError(
-            f"can't be imported: {error}",
-            where="--filter",
-            value=name,
-            remedy="write module:function, with the module on PYTHONPATH",
-        ) from None
-    if not callable(function):
-        raise UserError("is not a function", where="--filter", value=name)
-    return function

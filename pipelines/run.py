@@ -23,7 +23,8 @@ from derivedata.generation.launch import ServerSettings
 from derivedata.generation.model import ModelFolder, resolve_model, resolve_tokenizer
 from derivedata.generation.style import Style, load_styles, shipped_styles
 from derivedata.pipelines.executor import run_locally
-from derivedata.pipelines.paraphrase import ParaphraseConfig, ParaphraseStage, load_filter
+from derivedata.pipelines.paraphrase import ParaphraseConfig, ParaphraseStage
+from derivedata.pipelines.plugin import load_function
 from derivedata.pipelines.progress import RANKS, read_progress
 from derivedata.pipelines.rates import remember_rate
 from derivedata.pipelines.serving import ENDPOINT, Listener, Serve, Serving, Silence, own_server, recorded, start_over
@@ -168,7 +169,7 @@ class _Run:
         self.files = corpus_files(self.options.corpus)
         self.styles = self.options.chosen_styles()
         if self.options.filter:
-            load_filter(self.options.filter)
+            load_function(self.options.filter, "--filter")
         self.model = resolve_model(self.options.model, progress=self.listener.say)
         with Lease(self.folder, self.run_id):
             if self.options.restart:

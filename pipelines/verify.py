@@ -24,6 +24,7 @@ from derivedata.errors import UserError
 from derivedata.generation.model import resolve_tokenizer
 from derivedata.generation.tokenizer import Tokenizer, load_tokenizer
 from derivedata.pipelines.executor import run_locally
+from derivedata.pipelines.verify_rollouts import check_rollouts
 from derivedata.store.manifest import Manifest
 from derivedata.store.paths import Folder
 from derivedata.store.runs import current_run
@@ -196,6 +197,8 @@ def verify_corpus(
             for line in path.read_text().splitlines()
         ]
     problems += _whole(folder, manifest)
+    if "rollouts" in view.tables:
+        problems += [Problem(where=where, what=what) for where, what in check_rollouts(folder, manifest, view)]
     shards = view.table("shards", ["documents"])
     return Verified(
         problems=problems,
@@ -209,6 +212,8 @@ def verify_corpus(
 
 def _find_source(record: Any, given: Sequence[str], notes: list[str]) -> list[CorpusFile]:
     places = list(given) or (list(record.config.extent.get("corpus", ())) if record else [])
+    if not places and record is not None:
+        return []  # a job without a source corpus
     try:
         return corpus_files(places)
     except UserError as error:
