@@ -6,6 +6,7 @@ import importlib
 import os
 import signal
 import sys
+import warnings
 
 import click
 
@@ -54,10 +55,17 @@ def _interrupt(number: int, frame: object) -> None:
     raise KeyboardInterrupt
 
 
+def _warn(message: Warning | str, category: type[Warning], *place: object, **more: object) -> None:
+    """Our own warnings as one line; those that libraries have for programmers are not for the user of a command."""
+    if issubclass(category, UserWarning):
+        click.echo(f"derivedata: {' '.join(str(message).split())}", err=True)
+
+
 def main(args: list[str] | None = None, command: click.Command = cli) -> None:
     """Run the command line; expected failures become one line on stderr and exit code 1."""
     # A batch system's SIGTERM ends a command as Ctrl-C does: what is finished is kept, and no server stays behind.
     signal.signal(signal.SIGTERM, _interrupt)
+    warnings.showwarning = _warn
     try:
         command.main(args=args, prog_name="derivedata", standalone_mode=False)
     except UserError as error:

@@ -174,3 +174,10 @@ def test_a_damaged_archive_on_another_file_system(memory):
     memory.pipe_file("/bucket/x.jsonl.gz", bytes(damaged) + gzip.compress(lines(1, 2)) * 50)
     documents, rejected = read(*corpus_files(["memory://bucket"]))
     assert (len(documents), reasons(rejected)) == (400, ["corrupt-archive"])
+
+
+def test_an_output_that_holds_no_documents_yet_is_no_corpus(tmp_path):
+    (tmp_path / "manifest").mkdir()
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(UserError, match="no documents found"):
+        corpus_files([str(tmp_path)])
