@@ -95,8 +95,8 @@ def _expand(source: str) -> Iterator[tuple[str, dict[str, tuple[int, str]]]]:
     source = listing.normal(source)
     if listing.is_folder(source):
         documents = posixpath.join(source, "documents")
-        if not listing.is_folder(documents) and listing.is_folder(posixpath.join(source, "manifest")):
-            return  # an output of ours that holds no documents (yet): its run.json is none
+        if not listing.is_folder(documents) and listing.is_file(posixpath.join(source, "run.json")):
+            return  # an output of ours without documents (yet): its run.json is none
         root = documents if listing.is_folder(documents) else source
         yield root, dict(listing.below(root))
     elif listing.is_file(source):
