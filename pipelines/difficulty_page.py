@@ -145,6 +145,8 @@ def _lengths(measured: Measured) -> list[dict[str, Any]]:
 def _examples(page: Page, folder: Folder, measured: Measured, label: str) -> None:
     """Problems of a band, with a right and a wrong answer each where there are such."""
     its = measured.problems.filter(pl.col("band") == label)
+    if not its.height:
+        return
     # Those that show both come first.
     both = pl.col("correct").is_between(1, pl.col("n") - 1)
     chosen = its.sort(both, "uid", descending=[True, False]).head(EXAMPLES)
