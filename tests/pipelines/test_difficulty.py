@@ -257,3 +257,20 @@ def test_a_problem_cannot_end_its_own_turn(problems, tiny_model, tmp_path):
     counts = Counter(ids)
     assert counts[tokenizer.control_tokens["<|im_start|>"]] == 2  # the user's turn and the assistant's
     assert counts[tokenizer.control_tokens["<|im_end|>"]] == 1
+
+
+def test_real_bad_problems_come_out_balanced(tiny_model, tmp_path, reference_data):
+    nasty = reference_data / "shards" / "nasty" / "23-problems.jsonl"
+
+    def guess(prompt: str, draw: int) -> str:
+        return f"It must be \\boxed{{{draw % 5}}}."
+
+    with FakeServer(tokenizer=tiny_model, model=MODEL, reply=guess) as server:
+        measured = measure(server, nasty, tmp_path / "out", tiny_model, samples=4)
+    assert measured.problems.height == 15
+    assert measured.unscored == {"empty_question": 1, "no_answer": 1}
+    assert set(measured.problems["layout"]) == {"gsm8k", "math", "verl"}
+    books = Manifest(tmp_path / "out").books()
+    assert books["input"].planned == 15 and books["input"].accepted == 13
+    assert books["rollouts"].planned == 15 * 4
+    assert verify_corpus(str(tmp_path / "out")).problems == []

@@ -18,6 +18,7 @@ from derivedata.pipelines.measured import read_pilot
 from derivedata.pipelines.problem_set import open_problems
 from derivedata.pipelines.verify import verify_corpus
 from derivedata.problems.bands import parse_bands
+from derivedata.problems.read import read_all
 from derivedata.store.manifest import Manifest
 from derivedata.store.paths import Folder
 from tests.fake_answers import answer, is_right, write_problems
@@ -51,8 +52,9 @@ def compare(measured, labels) -> tuple[float, float]:
 
 
 def guru_rates(reference_data, count):
-    rows = pl.read_parquet(reference_data / "problems" / "guru-math-512.parquet")["qwen2.5_7b_pass_rate"]
-    return random.Random(7).choices(rows.drop_nulls().drop_nans().to_list(), k=count)
+    guru = read_all([str(reference_data / "problems" / "guru-math-512.parquet")])
+    rates = [problem.carried["qwen2.5_7b_pass_rate"] for problem in guru]
+    return random.Random(7).choices([rate for rate in rates if rate is not None], k=count)
 
 
 def weak_rates(count):
@@ -102,14 +104,15 @@ def test_a_prior_from_a_random_pilot_decides_when_to_stop(server, tiny_model, tm
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("kind", "least"), [("guru", 0.12), ("weak", 0.35)])
-def test_ten_thousand_problems_keep_their_labels(server, tiny_model, tmp_path, reference_data, kind, least):
+@pytest.mark.parametrize(("kind", "most", "least"), [("guru", 0.005, 0.12), ("weak", 0.01, 0.35)])
+def test_ten_thousand_problems_keep_their_labels(server, tiny_model, tmp_path, reference_data, kind, most, least):
     rates = guru_rates(reference_data, 10_000) if kind == "guru" else weak_rates(10_000)
     problems = write_problems(tmp_path / "p.jsonl", rates)
     measured = measure(server, problems, tmp_path / "out", tiny_model, early_stop="0.99", chunk_problems=500)
     changed, saved = compare(measured, full_labels(problems, tiny_model))
     print(f"{kind}: changed {changed:.4f}, saved {saved:.4f}")
-    assert changed <= 0.005
+    print("\n".join(remarks(measured)))
+    assert changed <= most
     assert saved >= least
 
 
