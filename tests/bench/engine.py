@@ -191,6 +191,7 @@ class Bench:
     def record(self, part: str, **what: object) -> None:
         row = {"part": part, "at": time.strftime("%F %T"), **what}
         row = {key: asdict(value) if isinstance(value, Round) else value for key, value in row.items()}
+        self.options.results.parent.mkdir(parents=True, exist_ok=True)
         with self.options.results.open("a") as file:
             file.write(json.dumps(row) + "\n")
         print(json.dumps(row), flush=True)
@@ -321,7 +322,7 @@ def main() -> None:
     parser.add_argument("--window", type=int, default=64)
     parser.add_argument("--max-num-seqs", type=int, default=32)
     parser.add_argument("--variants", help="of `settings`, comma-separated; default all")
-    parser.add_argument("--results", type=Path, default=Path("bench-engine.jsonl"))
+    parser.add_argument("--results", type=Path, default=Path("build/bench-engine.jsonl"))
     options = parser.parse_args()
     if options.part == "report":
         Bench.report(argparse.Namespace(options=options))
