@@ -12,6 +12,9 @@ SELECT style, count(*) AS documents, sum(tokens) AS tokens, round(avg(tokens)) A
 FROM documents GROUP BY style ORDER BY style
 """
 
+# A short pass: every fifth of the sixty problems, half the usual samples, in the context that paraphrasing uses.
+EVERY, SAMPLES, CONTEXT = 5, 8, 4096
+
 
 @click.command()
 @click.argument("folder", default="demo")
@@ -20,7 +23,7 @@ FROM documents GROUP BY style ORDER BY style
     "--params", type=Quantity(), default=14e6, help="Value the tokens for a model of this size. [default: 14M]"
 )
 def demo(folder: str, documents: int | None, params: float) -> None:
-    """Paraphrase the built-in sample corpus into FOLDER, and ask DuckDB what came out.
+    """Paraphrase the built-in sample corpus into FOLDER, ask DuckDB what came out, and measure a few problems.
 
     Needs no GPU and no network: SmolLM2-135M comes in a package and runs in vLLM on the CPU.
     """
@@ -30,7 +33,12 @@ def demo(folder: str, documents: int | None, params: float) -> None:
     from derivedata.cli.eta.tokens import corpus_lines
     from derivedata.cli.render import printable, text_table
     from derivedata.corpus.sample import write_sample_corpus
+    from derivedata.pipelines.difficulty_options import DifficultyOptions
+    from derivedata.pipelines.difficulty_run import measure_difficulty
+    from derivedata.pipelines.difficulty_tables import band_rows
+    from derivedata.pipelines.one_server import one_server
     from derivedata.pipelines.run import ParaphraseOptions, paraphrase_corpus
+    from derivedata.problems.sample import sample_problems
     from derivedata.store.query import run_query
 
     corpus, output = str(Path(folder) / "corpus"), str(Path(folder) / "derived")
@@ -38,7 +46,19 @@ def demo(folder: str, documents: int | None, params: float) -> None:
     narrator = show.Narrator()
     narrator.say(f"sample corpus: {len(shards)} Dolma shards in {corpus}")
     options = ParaphraseOptions(corpus=(corpus,), output=output, model="smollm2-135m", documents=documents)
-    outcome = paraphrase_corpus(options, narrator)
+    problems = Path(folder) / "problems.jsonl"
+    problems.write_text("".join(sample_problems().read_text().splitlines(keepends=True)[::EVERY]))
+    measuring = DifficultyOptions(
+        problems=(str(problems),),
+        output=str(Path(folder) / "measured"),
+        model=options.model,
+        samples=SAMPLES,
+        max_tokens=48,
+        context=CONTEXT,
+    )
+    with one_server() as serve:
+        outcome = paraphrase_corpus(options, narrator, serve=serve)
+        measured = measure_difficulty(measuring, narrator, serve=serve)
     show.outcome(outcome)
     click.echo("\nTwo of the documents:")
     for document in show.examples(output, ("faq", "question")):
@@ -52,7 +72,10 @@ def demo(folder: str, documents: int | None, params: float) -> None:
     click.echo(f"\n$ derivedata eta tokens {output} --params {shorten(params)}")
     for line in corpus_lines([output], params=params):
         click.echo(line)
-    click.echo(NEXT.format(output=output, corpus=corpus))
+    click.echo(f"\nHow hard {measured.problems.height} built-in problems are for the same model:")
+    rows = band_rows(measured)
+    click.echo(text_table(rows, list(rows[0])))
+    click.echo(NEXT.format(measured=measuring.output, output=output, corpus=corpus))
 
 
 NEXT = """
@@ -61,4 +84,5 @@ What to try next:
   derivedata verify {output}
   derivedata paraphrase {corpus} -o {output} --rewrites 2        (goes on from what is there)
   derivedata styles show faq
+  derivedata query {measured} "SELECT verdict, truncated, count(*) FROM rollouts GROUP BY ALL"
 """
