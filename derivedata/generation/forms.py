@@ -24,6 +24,8 @@ _ANSWER_LABEL = re.compile(
     _I,
 )
 _ASKS = re.compile(r"[?？][\s*_\"”»)]*+\Z")
+# Small models write these instead of an answer.
+_HOLLOW = re.compile(r"\A(?:the )?(?:answer|explanation)s?(?: is)?\s*:?\s*\Z", _I)
 _HEADING = re.compile(r"\A\s*(?:#{1,6}\s|\*\*[^*]+\*\*\s*\Z)")
 
 
@@ -49,7 +51,7 @@ def pairs(text: str) -> list[tuple[str, str]]:
             found.append([line.strip(" *_#"), ""])
         elif found and line.strip() and not (_HEADING.match(line) and found[-1][1]):
             found[-1][1] = f"{found[-1][1]} {line.strip()}".strip()
-    return [(question, answer) for question, answer in found]
+    return [(question, _HOLLOW.sub("", answer)) for question, answer in found]
 
 
 def drop_unanswered(text: str) -> str:
@@ -153,8 +155,8 @@ def missing_prose(text: str) -> str | None:
 CHECKS: dict[str, Callable[[str], str | None]] = {
     "any": lambda text: None,
     "prose": missing_prose,
-    "qa": lambda text: missing_questions(text, 2),
-    "faq": lambda text: missing_questions(text, 3),
+    "qa": lambda text: missing_questions(text, 1),
+    "faq": lambda text: missing_questions(text, 2),
     "table": missing_table,
     "problem": missing_problem,
 }

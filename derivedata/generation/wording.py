@@ -7,8 +7,8 @@ from derivedata.generation.style import Style
 _FORMS = {
     "any": "any text",
     "prose": "prose: sentences, not mostly lists, rows or headings",
-    "qa": "at least two different questions with answers",
-    "faq": "at least three different questions with answers",
+    "qa": "questions with answers",
+    "faq": "at least two different questions with answers",
     "table": "a Markdown table with a header row and two different rows",
     "problem": "a problem with two numbers and a question, a solution that calculates, and no wrong calculation",
 }

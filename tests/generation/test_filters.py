@@ -288,9 +288,9 @@ def test_lengths_are_against_the_style_and_the_source():
     ("form", "text"),
     [
         ("qa", "The Moon pulls on the sea. It raises two bulges."),
-        ("qa", "Question: What raises the tides?\nAnswer: The Moon does.\n"),
+        ("qa", "Question:\nQ: Which airport runs on the power of the Sun, and since when?\nA: The answer is:"),  # real
+        ("faq", "Question: What raises the tides?\nAnswer: The Moon does.\n"),
         ("qa", "1. What raises the tides?\n2. When are spring tides?\n3. Where is the range large?"),
-        ("faq", QUIZ),
         ("table", QUIZ),
         ("table", "| Tide | When |\n| Spring | Full moon |\n| Neap | Quarter |"),
         ("table", "| Tide |\n| --- |\n| Spring |\n| Neap |"),
