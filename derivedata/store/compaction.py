@@ -18,6 +18,7 @@ import pyarrow.parquet as pq
 
 from derivedata.errors import UserError
 from derivedata.store.books import Books
+from derivedata.store.content import file_sha256
 from derivedata.store.journal import writer_name
 from derivedata.store.parts import ReadPart, read_part, read_table_part
 from derivedata.store.paths import Folder, Missing
@@ -81,8 +82,7 @@ def _make(folder: Folder, previous: Snapshot | None, fresh: list[str]) -> bool:
                 for batch in reader.iter_batches(batch_size=ROW_GROUP):
                     target.add(pa.Table.from_batches([batch]))
         for part, tables in _read(folder, fresh):
-            name = part.name
-            output("units", UNIT_NAMES).add(pa.table([[name], [part.stage]], schema=UNIT_NAMES))
+            output("units", UNIT_NAMES).add(part.unit_table())
             output("shards", SHARDS).add(part.shards)
             output("books", BOOKS).add(part.books_table())
             books[part.stage] = books.get(part.stage, Books()) + part.books
@@ -169,11 +169,11 @@ class _Output:
         self._writer.close()
         self._writer = None
         path = f"{self.stem}-{self.table}-{len(self._made)}.parquet"
-        size = os.path.getsize(self._local)
+        size, sha256 = os.path.getsize(self._local), file_sha256(self._local)
         # The name is new; taken means an earlier try of this very put arrived although its answer did not.
         self.folder.create_from(path, self._local)
         self._local.unlink()
-        self._made.append(SnapshotFile(table=self.table, path=path, rows=self._written, bytes=size))
+        self._made.append(SnapshotFile(table=self.table, path=path, rows=self._written, bytes=size, sha256=sha256))
 
 
 def _conform(rows: pa.Table, schema: pa.Schema) -> pa.Table:

@@ -8,6 +8,7 @@ decision alone and may be done by anyone, any number of times. The units part is
 
 from __future__ import annotations
 
+import hashlib
 import os
 import warnings
 from collections.abc import Iterator, Mapping
@@ -17,6 +18,7 @@ from derivedata.errors import UserError
 from derivedata.store import journal as journals
 from derivedata.store.adopt import adopt
 from derivedata.store.compaction import compact
+from derivedata.store.content import file_sha256, same_rows
 from derivedata.store.decision import ROOM, Decision, decision_path
 from derivedata.store.journal import Journal
 from derivedata.store.kinds import Kinds
@@ -198,17 +200,18 @@ class Ledger:
             return False
         try:
             shards = [self._create_shard(entry) for entry in part.shards]
-            for path, local in sorted(part.files.items()):
-                self._create_file(path, local)
+            files = {path: self._create_file(path, local) for path, local in sorted(part.files.items())}
             for table, rows in sorted(part.tables.items()):
                 if rows.num_rows:
-                    self._create_table(part_path(table, name), write_parquet(rows))
+                    path = part_path(table, name)
+                    files[path] = self._create_table(path, write_parquet(rows))
         except UserError:
             if self.is_committed(name):
                 return False
             raise
         rows = rows_to_table([entry.row(name) for entry in shards], SHARDS)
-        return self.folder.create(part_path("units", name), write_parquet(rows, metadata={BOOKS_KEY: part.account()}))
+        account = {BOOKS_KEY: part.account(files)}
+        return self.folder.create(part_path("units", name), write_parquet(rows, metadata=account))
 
     def discard(self, unit: Unit) -> None:
         """Forget a unit's finished requests and decision (never a commit)."""
@@ -303,20 +306,25 @@ class Ledger:
             return entry
         return adopt(self.folder, entry)
 
-    def _create_file(self, path: str, local: os.PathLike) -> None:
-        if not self.folder.create_from(path, local):
-            with open(local, "rb") as file:
-                self._settle(path, file.read())
+    def _create_file(self, path: str, local: os.PathLike) -> str:
+        """The sha256 of what stands at `path` afterwards."""
+        if self.folder.create_from(path, local):
+            return file_sha256(local)
+        with open(local, "rb") as file:
+            return self._settle(path, file.read())
 
-    def _create_table(self, path: str, data: bytes) -> None:
-        if not self.folder.create(path, data):
-            self._settle(path, data)
+    def _create_table(self, path: str, data: bytes) -> str:
+        return hashlib.sha256(data).hexdigest() if self.folder.create(path, data) else self._settle(path, data)
 
-    def _settle(self, path: str, data: bytes) -> None:
-        # Nothing is committed yet, so a differing file is the same rows of another version, or a leftover of a decision
-        # that was withdrawn; ours follows from the decision that stands.
-        if self.folder.read(path) != data:
+    def _settle(self, path: str, data: bytes) -> str:
+        # Nothing is committed yet, so a differing file is the same rows of another version, which stays, since its
+        # writer may be about to commit its hash; or a leftover of a decision that was withdrawn, which goes, since ours
+        # follows from the decision that stands.
+        there = self.folder.read(path)
+        if there != data and not same_rows(path, there, data):
             self.folder.replace(path, data)
+            there = data
+        return hashlib.sha256(there).hexdigest()
 
     def _clear(self, unit: Unit) -> None:
         # The decision goes first: a decision without its segments would look like lost work.

@@ -104,7 +104,7 @@ class View:
         if table == "shards":
             return pa.concat_tables([part.shards.select(SHARDS.names) for part in self.parts]).cast(SHARDS)
         if table == "units":
-            return pa.table([list(self.fresh), [part.stage for part in self.parts]], schema=UNIT_NAMES)
+            return pa.concat_tables([part.unit_table() for part in self.parts])
         return pa.concat_tables([part.books_table() for part in self.parts])
 
     def books(self) -> dict[str, Books]:
@@ -192,7 +192,7 @@ class Manifest:
         return self.frame("rejected")
 
     def units(self) -> pl.DataFrame:
-        """One row a committed part: name, stage."""
+        """One row a committed part: name, stage, and the files it brought beside its shards."""
         return self.frame("units")
 
     def books(self) -> dict[str, Books]:
@@ -201,7 +201,9 @@ class Manifest:
 
     def tokens_by_unit(self, stage: str = "generation") -> dict[Unit, int | None]:
         """Tokens in the shards of each committed unit of a stage: 0 without shards, None with an uncounted one."""
-        units, rows = self.consistently(lambda view: (view.table("units"), view.table("shards", ["unit", "tokens"])))
+        units, rows = self.consistently(
+            lambda view: (view.table("units", ["name", "stage"]), view.table("shards", ["unit", "tokens"]))
+        )
         found: dict[str, int | None] = {
             name: 0
             for name, its in zip(units["name"].to_pylist(), units["stage"].to_pylist(), strict=True)

@@ -12,18 +12,30 @@ import pyarrow.parquet as pq
 from derivedata.errors import UserError
 from derivedata.store.books import Books
 from derivedata.store.paths import Folder
-from derivedata.store.tables import BOOKS, BOOKS_KEY, part_path
+from derivedata.store.tables import BOOKS, BOOKS_KEY, MANIFEST, UNIT_NAMES, part_path
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadPart:
-    """A units part: its shards, its books, and how many rows of each index table belong to it."""
+    """A units part: its shards, its books, how many rows of each index table belong to it, and the sha256 of the files
+    it brought beside its shards (index files too) by path."""
 
     name: str
     stage: str
     books: Books
     rows: Mapping[str, int]
+    files: Mapping[str, str]
     shards: pa.Table
+
+    @property
+    def kept_files(self) -> dict[str, str]:
+        """Those of `files` that stay when the part is compacted: all but the index files."""
+        return {path: sha256 for path, sha256 in self.files.items() if not path.startswith(f"{MANIFEST}/")}
+
+    def unit_table(self) -> pa.Table:
+        """The part's row of UNIT_NAMES."""
+        files = [{"path": path, "sha256": sha256} for path, sha256 in sorted(self.kept_files.items())]
+        return pa.table([[self.name], [self.stage], [files]], schema=UNIT_NAMES)
 
     def books_table(self) -> pa.Table:
         """The books in the long form of BOOKS."""
@@ -47,6 +59,7 @@ def read_part(folder: Folder, name: str) -> ReadPart:
             stage=fields["stage"],
             books=Books.from_dict(fields["books"]),
             rows=fields["rows"],
+            files=fields.get("files", {}),
             shards=file.read(use_threads=False).replace_schema_metadata(None),
         )
     except (pa.ArrowException, OSError, KeyError, ValueError, TypeError) as error:

@@ -24,12 +24,13 @@ SNAPSHOTS = f"{MANIFEST}/snapshots"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SnapshotFile:
-    """A Parquet file of a snapshot: its table, path relative to the output, rows, bytes."""
+    """A Parquet file of a snapshot: its table, path relative to the output, rows, bytes, sha256 of the bytes."""
 
     table: str
     path: str
     rows: int
     bytes: int
+    sha256: str = ""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,13 +122,24 @@ class Snapshots:
         raise UserError("a file of the newest snapshot is missing", where=self.folder.url_of(SNAPSHOTS))
 
     def covered_by(self, snapshot: Snapshot) -> frozenset[str]:
-        """Names of all parts in `snapshot`. Raises Missing when its files are gone."""
+        """Names of all parts in `snapshot`. Raises Missing when its files are gone, UserError for a damaged one."""
         if self._covered[0] != snapshot.number:
-            import pyarrow.parquet as pq
-
             names: list[str] = []
             for file in snapshot.of("units"):
-                with self.folder.open(file.path) as source:
-                    names += pq.read_table(source, columns=["name"])["name"].to_pylist()
+                names += self._names(file)
             self._covered = (snapshot.number, frozenset(names), sorted(names))
         return self._covered[1]
+
+    def _names(self, file: SnapshotFile) -> list[str]:
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        try:
+            with self.folder.open(file.path) as source:
+                return pq.read_table(source, columns=["name"])["name"].to_pylist()
+        except FileNotFoundError:
+            raise
+        except (pa.ArrowException, OSError, ValueError, KeyError) as error:
+            raise UserError(
+                "a damaged file of a snapshot", where=self.folder.url_of(file.path), value=str(error)
+            ) from error

@@ -92,8 +92,9 @@ REJECTED = pa.schema(
 )
 # The books in long form, as the view `books` shows them; reason is null for planned and accepted.
 BOOKS = pa.schema([("unit", _text), ("stage", _text), ("account", _text), ("reason", _text), ("count", _whole)])
-# What a snapshot covers.
-UNIT_NAMES = pa.schema([("name", _text), ("stage", _text)])
+# What a snapshot covers; files: the further files (no shards) that each part brought.
+FILES = pa.list_(pa.struct([("path", _text), ("sha256", _text)]))
+UNIT_NAMES = pa.schema([("name", _text), ("stage", _text), ("files", FILES)])
 
 TABLES: dict[str, pa.Schema] = {"documents": DOCUMENTS, "rejected": REJECTED}
 
@@ -174,10 +175,11 @@ class Part:
             if not table.schema.equals(TABLES[name]):
                 raise ValueError(f"table {name} has another schema than declared:\n{table.schema}\n{TABLES[name]}")
 
-    def account(self) -> bytes:
-        """What the units part holds beside its rows: stage, books, and how many rows of each table belong to it."""
+    def account(self, files: Mapping[str, str] | None = None) -> bytes:
+        """What the units part holds beside its rows: stage, books, how many rows of each table belong to it, and the
+        sha256 of each of its `files`, index files among them, by path."""
         rows = {name: table.num_rows for name, table in self.tables.items() if table.num_rows}
-        fields = {"version": 1, "stage": self.stage, "books": self.books.to_dict(), "rows": rows}
+        fields = {"version": 1, "stage": self.stage, "books": self.books.to_dict(), "rows": rows, "files": files or {}}
         return json.dumps(fields, sort_keys=True).encode()
 
 
