@@ -67,18 +67,20 @@ def is_plain(values: Iterable, depth: int = 2) -> bool:
     """
     for value in values:
         kind = type(value)
-        if kind is str or kind is int:
-            continue
-        if kind is float:
-            if not -9.2e18 < value < 9.2e18:
-                return False
+        if kind is str or kind is int or value is None:
             continue
         if kind is dict:
-            value = value.values()
-        elif kind is not list and kind is not tuple:
-            continue
-        if not SIMPLE.issuperset(map(type, value)) and (depth > MAX_DEPTH or not is_plain(value, depth + 1)):
-            return False
+            if depth > MAX_DEPTH or not is_plain(value.values(), depth + 1):
+                return False
+        elif kind is float:
+            if not -9.2e18 < value < 9.2e18:
+                return False
+        elif kind is list or kind is tuple:
+            # Long lists of one simple type are common, and this is the quick way through them; mappings are short.
+            if SIMPLE.issuperset(map(type, value)):
+                continue
+            if depth > MAX_DEPTH or not is_plain(value, depth + 1):
+                return False
     return True
 
 

@@ -11,7 +11,6 @@ import io
 import json
 import os
 from collections.abc import Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -160,20 +159,14 @@ LINE = STRICT | orjson.OPT_APPEND_NEWLINE
 
 
 class _JsonFrames:
-    """JSON lines, collected to frames and compressed one frame at a time.
-
-    From the second frame on a thread compresses, hashes and writes a frame while the caller makes the next one (all
-    three release the GIL); no more than one frame waits, so memory stays bounded and the order is kept.
-    """
+    """JSON lines, collected to frames and compressed one frame at a time."""
 
     def __init__(self, sink: _HashedFile, format: str, level: int, frame_bytes: int):
-        self._sink, self._compress = sink, _compressor(format, level)
-        self._frame_bytes, self._buffer, self._rows = frame_bytes, io.BytesIO(), 0
-        self._spare = io.BytesIO()
+        self._sink, self._compress, self._frame_bytes = sink, _compressor(format, level), frame_bytes
+        # One buffer for all frames, not a list of lines: many objects coming and going would scatter the heap.
+        self._buffer, self._rows = io.BytesIO(), 0
         self._frames: list[Frame] = []
         self._first_row = 0
-        self._thread: ThreadPoolExecutor | None = None
-        self._writing: Future | None = None
 
     def add(self, row: Mapping) -> None:
         # encode_row's short way, written out: this runs for every document.
@@ -184,50 +177,27 @@ class _JsonFrames:
         else:
             if not is_plain(row.values()):
                 line = encode_row(row) + b"\n"
-        # Two buffers that take turns, not a list of lines: many objects coming and going would scatter the heap.
         self._buffer.write(line)
         self._rows += 1
         if self._buffer.tell() >= self._frame_bytes:
             self._flush()
 
     def finish(self) -> list[Frame]:
-        self._wait()
         # An empty shard is one empty frame: a valid archive, not a file of zero bytes.
         if self._rows or not self._frames:
-            self._write(*self._taken())
-        self.stop()
+            self._flush()
         return self._frames
 
     def stop(self) -> None:
-        """End the thread."""
-        if self._thread is not None:
-            self._thread.shutdown()
-            self._thread = None
+        """Nothing to let go of."""
 
     def _flush(self) -> None:
-        self._wait()
-        if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, "shard-writer")
-        self._writing = self._thread.submit(self._write, *self._taken())
-
-    def _taken(self) -> tuple[io.BytesIO, int]:
-        """The frame so far, which then begins anew."""
-        taken = self._buffer, self._rows
-        self._buffer, self._spare, self._rows = self._spare, self._buffer, 0
-        return taken
-
-    def _wait(self) -> None:
-        """Until the frame under way is written; what went wrong there is raised here."""
-        if self._writing is not None:
-            writing, self._writing = self._writing, None
-            writing.result()
-
-    def _write(self, buffer: io.BytesIO, rows: int) -> None:
-        with buffer.getbuffer() as lines:
-            data = self._compress(lines[: buffer.tell()])
-        buffer.seek(0)
-        self._frames.append(Frame(self._sink.bytes, len(data), self._first_row, rows))
-        self._first_row += rows
+        with self._buffer.getbuffer() as lines:
+            data = self._compress(lines[: self._buffer.tell()])
+        self._buffer.seek(0)
+        self._frames.append(Frame(self._sink.bytes, len(data), self._first_row, self._rows))
+        self._first_row += self._rows
+        self._rows = 0
         self._sink.write(data)
 
 

@@ -3,9 +3,8 @@
     python -m tests.bench.reader_writer
 
 The limit is the same work with nothing around it: decompress, orjson.loads, orjson.dumps, compress, with the same codec
-and level, in the same pieces, on one thread. Ours and the limit take turns in one process; the ratios are medians of
-paired runs, by the clock (our writer compresses on a second thread, so 1 is no bound where a core is free) and by
-processor time (which no free core helps). Both bring their file to the disk, which takes what the disk takes.
+and level, in the same pieces. Ours and the limit take turns in one process, both bring their file to the disk, and the
+ratios are medians of paired runs, by the clock and by processor time (which other work on the machine disturbs less).
 """
 
 from __future__ import annotations
