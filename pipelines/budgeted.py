@@ -8,7 +8,7 @@ from typing import Any
 
 from derivedata.pipelines.budget import Budget, ChunkTokens, cut
 from derivedata.pipelines.derivation import DerivationStage, UnitRun
-from derivedata.pipelines.source import INPUT_KIND, Chunk, Source
+from derivedata.pipelines.source import Chunk, Source
 from derivedata.store.ledger import Ledger
 from derivedata.store.manifest import Manifest
 from derivedata.store.units import Unit
@@ -37,13 +37,13 @@ class BudgetedStage(DerivationStage):
         chunks = [ChunkTokens(documents=self.usable(chunk)) for chunk in self.source.chunks]
         committed = Manifest(self.folder).tokens_by_unit()
         for unit in ledger.committed():
-            if unit.kinds != (INPUT_KIND,):
-                chunk = chunks[unit.chunk]
-                chunk.tokens += committed.get(unit, 0)
-                chunk.frontier = max(chunk.frontier, unit.stop)
+            chunk = chunks[unit.chunk]
+            chunk.tokens += committed.get(unit) or 0
+            chunk.frontier = max(chunk.frontier, unit.stop)
         for unit, decision in ledger.decisions().items():
-            if unit.chunk < len(chunks) and unit.first >= chunks[unit.chunk].frontier:
-                chunks[unit.chunk].decided = decision.totals["tokens"]
+            chunk = chunks[unit.chunk]
+            if unit.first == chunk.frontier and unit.stop >= chunk.documents == decision.totals["fed"]:
+                chunk.decided = decision.totals["tokens"]
         return Budget(target=self.tokens_wanted or 0, chunks=chunks, mean=self.expected_tokens())
 
     def grows(self, unit: Unit) -> bool:
@@ -54,11 +54,12 @@ class BudgetedStage(DerivationStage):
         if not self.grows(run.unit):
             return True
         chunk = run.unit.chunk
-        mine = {other.unit.chunk: self._expected(other) for other in self._runs if other is not run}
+        others = [other for other in self._runs if other is not run and self.grows(other.unit)]
+        mine = {other.unit.chunk: self._expected(other) for other in others}
         before = self.budget.expected_before(chunk, mine) + self.budget.chunks[chunk].tokens
         if before + self._expected(run) < self.budget.target:
             return True
-        if run.open or any(other.unit.chunk < chunk for other in self._runs):
+        if run.open or any(other.unit.chunk < chunk for other in others):
             return None  # the guess may be too high: look again when more is finished
         return False
 
@@ -101,7 +102,7 @@ class BudgetedStage(DerivationStage):
         Returns:
             Whether the budget is met, or nothing is left to meet it with.
         """
-        decisions = {unit.chunk: (unit, decision) for unit, decision in ledger.decisions().items()}
+        decisions = {unit.chunk: (unit, one) for unit, one in ledger.decisions().items() if self._goes_on(unit)}
         total = 0
         for index, chunk in enumerate(self.budget.chunks):
             total += chunk.tokens
@@ -111,9 +112,14 @@ class BudgetedStage(DerivationStage):
                 continue
             if index not in decisions:
                 return False
-            worked, decision = decisions[index]
-            total += self._commit_within(ledger, worked, decision, self.budget.target - total)
+            total += self._commit_within(ledger, *decisions[index], self.budget.target - total)
+            if total < self.budget.target and chunk.frontier < chunk.documents:
+                return False  # the rest of this chunk comes before anything of the next
         return True
+
+    def _goes_on(self, unit: Unit) -> bool:
+        """Whether a unit begins exactly where its chunk's committed documents end."""
+        return self.grows(unit) and unit.first == self.budget.chunks[unit.chunk].frontier
 
     def _commit_within(self, ledger: Ledger, worked: Unit, decision, missing: int) -> int:
         """Commit a decided unit up to where `missing` tokens are reached; the tokens it gave."""

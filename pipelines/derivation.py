@@ -23,6 +23,7 @@ from typing import Any
 
 from datatrove.pipeline.base import PipelineStep
 
+from derivedata.errors import UserError
 from derivedata.generation.client import Client, Completion, Failure, Request, Sampling, generate
 from derivedata.generation.endpoint import raise_if_failed, read_endpoint
 from derivedata.pipelines.progress import RankProgress
@@ -31,6 +32,7 @@ from derivedata.store.paths import Folder
 from derivedata.store.tables import Part
 from derivedata.store.units import Unit
 
+PREPARE_CHARS = 1 << 18  # of the items of such a batch
 PREPARE = 32  # items whose requests are made at once, in a thread, while the ones before are being answered
 
 
@@ -138,6 +140,13 @@ class DerivationStage(PipelineStep):
             scratch: a folder for files.
         """
 
+    def failed(self, planned: Planned, failure: Failure) -> None:
+        """Hears of a request that could not be answered, before it is journalled; may end the run by a UserError."""
+
+    def size(self, item: Any) -> int:
+        """Characters of an item, about: how much is planned ahead depends on it."""
+        return 1
+
     def admit(self, run: UnitRun) -> bool | None:
         """Whether the next items are wanted: yes, no for good, or None for not known before more is finished."""
         return True
@@ -205,6 +214,7 @@ class DerivationStage(PipelineStep):
     async def _work(self, rank: int, world_size: int) -> None:
         self._ledger = Ledger(self.folder)
         self._runs: list[UnitRun] = []
+        self._waiting: list[UnitRun] = []  # complete, and not committed yet
         self._changed, self._committing = asyncio.Event(), asyncio.Lock()
         endpoint = read_endpoint(self.endpoint_file)
         client = Client(endpoint, window=self.window, alive=partial(raise_if_failed, self.endpoint_file))
@@ -215,9 +225,8 @@ class DerivationStage(PipelineStep):
         except BaseExceptionGroup as group:
             raise group.exceptions[0] from None
         finally:
-            # However this ends, what is finished is kept.
-            for run in self._runs:
-                run.journal.close()
+            # However this ends, what is finished is kept: of units in work, and of those that wait to be committed.
+            self._close_journals()
 
     async def _feed(self, rank: int, world_size: int) -> AsyncIterator[Request]:
         units = await asyncio.to_thread(self.missing, self._ledger)
@@ -246,6 +255,12 @@ class DerivationStage(PipelineStep):
                         yield Request(
                             key=one.key, prompt=one.prompt, sampling=one.sampling, seed=one.seed, tag=(run, one)
                         )
+            if run.found:
+                raise UserError(
+                    f"the journal of unit {unit.name} holds {len(run.found)} outcomes that nobody asked for now",
+                    where=self.folder.url_of(f"journal/{unit.name}"),
+                    remedy="was it written by another configuration? Add --restart to start over",
+                )
             run.finished_feeding = True
             self._maybe_finish(run)
             if not wanted:
@@ -253,22 +268,30 @@ class DerivationStage(PipelineStep):
 
     async def _planned(self, unit: Unit, items: Sequence[Any]) -> AsyncIterator[tuple[int, list[Planned]]]:
         """Position by position, what is planned for it; the next batch is made while this one is answered."""
-        ahead = self._plan_ahead(unit, items, unit.first)
-        first = unit.first
+        stop = self._batch_end(unit, items, unit.first)
+        first, ahead = unit.first, self._plan_ahead(unit, items, unit.first, stop)
         while first < unit.stop:
             batch = await ahead
-            stop = min(first + PREPARE, unit.stop)
-            if stop < unit.stop:
-                ahead = self._plan_ahead(unit, items, stop)
-            by_position: dict[int, list[Planned]] = {position: [] for position in range(first, stop)}
+            end, stop = stop, self._batch_end(unit, items, stop)
+            if end < unit.stop:
+                ahead = self._plan_ahead(unit, items, end, stop)
+            by_position: dict[int, list[Planned]] = {position: [] for position in range(first, end)}
             for planned in batch:
                 by_position[planned.position].append(planned)
             for position, planned in by_position.items():
                 yield position, planned
-            first = stop
+            first = end
 
-    def _plan_ahead(self, unit: Unit, items: Sequence[Any], first: int) -> asyncio.Future:
-        batch = items[first - unit.first : min(first + PREPARE, unit.stop) - unit.first]
+    def _batch_end(self, unit: Unit, items: Sequence[Any], first: int) -> int:
+        """Where a batch that begins at `first` ends: a few items, fewer where they are long."""
+        stop, size = first, 0
+        while stop < unit.stop and stop - first < PREPARE and size < PREPARE_CHARS:
+            size += self.size(items[stop - unit.first])
+            stop += 1
+        return stop
+
+    def _plan_ahead(self, unit: Unit, items: Sequence[Any], first: int, stop: int) -> asyncio.Future:
+        batch = items[first - unit.first : stop - unit.first]
         return asyncio.ensure_future(asyncio.to_thread(self.plan, unit, batch, first))
 
     async def _admitted(self, run: UnitRun) -> bool:
@@ -280,6 +303,7 @@ class DerivationStage(PipelineStep):
     def _on_done(self, request: Request, result: Completion | Failure) -> None:
         run, planned = request.tag
         if isinstance(result, Failure):
+            self.failed(planned, result)
             record = {"outcome": "rejected", "reason": result.reason, "detail": result.detail, "text": "", "tokens": 0}
         else:
             record = self.judge(planned, result)
@@ -299,6 +323,7 @@ class DerivationStage(PipelineStep):
     def _maybe_finish(self, run: UnitRun) -> None:
         if run.complete and run in self._runs:
             self._runs.remove(run)
+            self._waiting.append(run)
             self._tasks.create_task(self._finish(run))
 
     async def _finish(self, run: UnitRun) -> None:
@@ -306,7 +331,18 @@ class DerivationStage(PipelineStep):
         async with self._committing:
             await asyncio.to_thread(run.journal.close)
             await asyncio.to_thread(self.finish, self._ledger, run)
+            self._waiting.remove(run)
             self.progress.committed()
+
+    def _close_journals(self) -> None:
+        failures = []
+        for run in (*self._runs, *self._waiting):
+            try:
+                run.journal.close()
+            except UserError as error:  # a full disk, say: the other journals may have room
+                failures.append(error)
+        if failures:
+            raise failures[0]
 
     def commit(self, ledger: Ledger, unit: Unit, decision: Decision) -> None:
         """Materialise `unit`, the decision's or the part of it that a budget leaves, from the decided records."""

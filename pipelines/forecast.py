@@ -6,6 +6,7 @@ A sample of the documents is planned as the run itself would plan it; nothing is
 from __future__ import annotations
 
 import heapq
+import math
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -77,10 +78,10 @@ def forecast_paraphrase(options: ParaphraseOptions, *, rate: float | None = None
     first = {(one.info["uid"], one.info["piece"]): len(one.prompt) for one in reversed(asked)}
     prompt_tokens = sum(len(one.prompt) for one in asked)
     return Forecast(
-        documents=round(scale * len(sample)),
+        documents=math.ceil(scale * len(sample)),
         exact=exact and len(sample) == documents and config.tokens is None,
         sampled=len(sample),
-        requests=round(scale * len(asked)),
+        requests=math.ceil(scale * len(asked)),
         skipped=round(scale * (len(planned) - len(asked))),
         prompt_tokens=round(scale * prompt_tokens),
         shared_tokens=round(scale * max(0, prompt_tokens - sum(first.values()))),

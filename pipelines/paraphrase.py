@@ -16,7 +16,7 @@ import orjson
 
 from derivedata.corpus.files import CorpusFile
 from derivedata.errors import UserError
-from derivedata.generation.client import Completion, Sampling
+from derivedata.generation.client import Completion, Failure, Sampling
 from derivedata.generation.filters import judge
 from derivedata.generation.prompt import Piece, PromptBuilder
 from derivedata.generation.seeds import request_seed, unit_interval
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 FIRST_JUDGED = 200  # generations after which a run that is nearly all rejects is ended
 HOPELESS = 0.9
+FIRST_REFUSED = 32  # requests after which a server that refused every one is believed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,6 +73,15 @@ class ParaphraseConfig:
         )
 
 
+def used_styles(config: ParaphraseConfig) -> dict[str, Style]:
+    """All styles that may be used, by name; with a mix, the fallbacks they name too."""
+    styles = {style.name: style for style in config.styles}
+    if config.mix is not None:
+        for style in config.styles:
+            styles.update({fallback.name: fallback for fallback in resolve_fallbacks(style, styles)})
+    return styles
+
+
 class ParaphraseStage(BudgetedStage):
     """Send each document in each style to the server; judge, journal and commit what comes back."""
 
@@ -81,6 +91,7 @@ class ParaphraseStage(BudgetedStage):
         super().__init__(**kwargs)
         self.config, self.files = config, list(files)
         self.judged: list[bool] = []
+        self._refused: list[str] = []
         self._prompts: dict[str | None, PromptBuilder] = {}
 
     @cached_property
@@ -106,11 +117,7 @@ class ParaphraseStage(BudgetedStage):
 
     @cached_property
     def styles(self) -> dict[str, Style]:
-        """All styles that may be used, fallbacks included, by name."""
-        styles = {style.name: style for style in self.config.styles}
-        for style in self.config.styles:
-            styles.update({fallback.name: fallback for fallback in resolve_fallbacks(style, styles)})
-        return styles
+        return used_styles(self.config)
 
     @cached_property
     def user_filter(self) -> Callable[[Any], Any] | None:
@@ -160,12 +167,17 @@ class ParaphraseStage(BudgetedStage):
             )
             decided = self.budget.chunks[chunk].decided is not None
             found += [unit for unit in units if not (decided and self.grows(unit))]
-        return found
+        # What fills in styles and rewrites of committed documents comes first, alone: only then is it known how many
+        # tokens those documents have, and so where the budget is met.
+        return [unit for unit in found if not self.grows(unit)] or found
 
     def load(self, unit: Unit) -> Sequence[Document]:
         return self.source.read(self.source.chunks[unit.chunk])[unit.first : unit.stop]
 
     # What is asked.
+
+    def size(self, item: Document) -> int:
+        return len(item.text)
 
     def plan(self, unit: Unit, items: Sequence[Document], first: int) -> list[Planned]:
         texts = [document.text for document in items]
@@ -181,6 +193,7 @@ class ParaphraseStage(BudgetedStage):
 
     def _plan_document(self, unit: Unit, document: Document, tokens: int, position: int) -> list[Planned]:
         planned = []
+        cuts: dict[tuple, list[Piece]] = {}  # styles and rewrites mostly cut a document alike: once is enough
         for rewrite in range(unit.low, unit.high):
             for kind in self._kinds_for(unit, document, rewrite):
                 style, reason = self._suitable(self.styles[kind], document, tokens)
@@ -192,7 +205,7 @@ class ParaphraseStage(BudgetedStage):
                     continue
                 sampling = self.config.sampling(style)
                 builder = self.prompts(style)
-                for piece in self._pieces(builder, style, document, rewrite, sampling.max_tokens):
+                for piece in self._pieces(cuts, builder, style, document, rewrite):
                     prompt = builder.join(piece.tokens, style.instruction, style.opening)
                     planned.append(
                         Planned(
@@ -210,12 +223,19 @@ class ParaphraseStage(BudgetedStage):
         return planned
 
     def _pieces(
-        self, builder: PromptBuilder, style: Style, document: Document, rewrite: int, max_tokens: int
+        self, cuts: dict[tuple, list[Piece]], builder: PromptBuilder, style: Style, document: Document, rewrite: int
     ) -> list[Piece]:
-        room = builder.budget(style.instruction, style.opening, context=self.config.context, max_tokens=max_tokens)
-        limit = min(room, style.source.max_tokens or room)
-        draw = unit_interval(self.config.seed, "window", document.uid, style.name, rewrite)
-        return builder.split_document(document.text, limit, style.on_long, draw=draw)
+        sampling = self.config.sampling(style)
+        room = builder.budget(
+            style.instruction, style.opening, context=self.config.context, max_tokens=sampling.max_tokens
+        )
+        limit, draw = min(room, style.source.max_tokens or room), 0.0
+        if style.on_long == "window":
+            draw = unit_interval(self.config.seed, "window", document.uid, style.name, rewrite)
+        how = (limit, style.on_long, draw)
+        if how not in cuts:
+            cuts[how] = builder.split_document(document.text, limit, style.on_long, draw=draw)
+        return cuts[how]
 
     def _kinds_for(self, unit: Unit, document: Document, rewrite: int) -> Sequence[str]:
         if self.config.mix is None:
@@ -253,7 +273,7 @@ class ParaphraseStage(BudgetedStage):
         }
         if accepted and self.user_filter is not None:
             accepted, reason, detail = self._ask_user(planned, verdict.text, source_text)
-        self._give_up_when_hopeless(accepted, reason)
+        self._give_up_when_hopeless(accepted)
         if not accepted:
             return {**record, "outcome": "rejected", "reason": reason, "detail": detail, "text": text, "tokens": 0}
         return {**record, "outcome": "accepted", "text": verdict.text, "tokens": self.counter.count([verdict.text])[0]}
@@ -262,18 +282,33 @@ class ParaphraseStage(BudgetedStage):
         from datatrove.data import Document as DatatroveDocument
 
         metadata = {**planned.info, "source_text": source_text}
-        answer = self.user_filter(DatatroveDocument(text=text, id=planned.key, metadata=metadata))
-        kept, detail = answer if isinstance(answer, tuple) else (answer, None)
+        try:
+            answer = self.user_filter(DatatroveDocument(text=text, id=planned.key, metadata=metadata))
+            kept, detail = answer if isinstance(answer, tuple) else (answer, None)
+        except Exception as error:  # the user's code: whatever it raises is told, and ends the run
+            told = f"{type(error).__name__}: {error}"
+            raise UserError(f"the filter failed on {planned.key}: {told}", where=self.config.filter) from error
         return (True, None, None) if kept else (False, "filter", str(detail or self.config.filter))
 
-    def _give_up_when_hopeless(self, accepted: bool, reason: str | None) -> None:
+    def failed(self, planned: Planned, failure: Failure) -> None:
+        self._refused.append(failure.detail)
+        if len(self._refused) == len(self.judged) + 1 == FIRST_REFUSED:
+            raise UserError(
+                f"the server refused each of the first {FIRST_REFUSED} requests: {failure.detail}",
+                where=self.output,
+                remedy="nothing of them is kept: change what it says and run again",
+            )
+        self._give_up_when_hopeless(False)
+
+    def _give_up_when_hopeless(self, accepted: bool) -> None:
         if len(self.judged) >= FIRST_JUDGED:
             return
         self.judged.append(accepted)
-        if len(self.judged) == FIRST_JUDGED and self.judged.count(False) > HOPELESS * FIRST_JUDGED:
+        rejected = self.judged.count(False)
+        if len(self.judged) == FIRST_JUDGED and rejected > HOPELESS * FIRST_JUDGED:
             reasons = ", ".join(f"{name} {count}" for name, count in self.progress.reasons.most_common(3))
             raise UserError(
-                f"{self.judged.count(False)} of the first {FIRST_JUDGED} generations were rejected ({reasons})",
+                f"{rejected} of the first {FIRST_JUDGED} generations were rejected (mostly {reasons})",
                 where=self.output,
                 remedy="look at them in journal/, then change the style, the model or the sampling",
             )

@@ -24,8 +24,11 @@ class Rate:
 
 def known_rate(model: str) -> Rate:
     """What earlier runs measured with a model."""
-    entry = _all().get(model)
-    return Rate(rate=entry["rate"], lengths=entry["lengths"]) if entry else Rate()
+    try:
+        entry = _all()[model]
+        return Rate(rate=float(entry["rate"]), lengths=dict(entry["lengths"]))
+    except (LookupError, TypeError, ValueError):
+        return Rate()
 
 
 def remember_rate(model: str, *, tokens: int, seconds: float, lengths: Mapping[str, float]) -> None:
@@ -44,5 +47,6 @@ def remember_rate(model: str, *, tokens: int, seconds: float, lengths: Mapping[s
 
 def _all() -> dict:
     with suppress(OSError, ValueError):
-        return json.loads((cache_folder() / FILE).read_text())
+        known = json.loads((cache_folder() / FILE).read_text())
+        return known if isinstance(known, dict) else {}
     return {}

@@ -8,7 +8,7 @@ From Python:
 
 from __future__ import annotations
 
-import tempfile
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,16 +20,27 @@ from derivedata.corpus.card import dataset_card
 from derivedata.corpus.files import corpus_files
 from derivedata.errors import UserError
 from derivedata.generation.launch import ServerSettings
-from derivedata.generation.model import ModelFolder, resolve_model, resolve_tokenizer
+from derivedata.generation.model import ModelFolder, load_tokenizer, resolve_model, resolve_tokenizer
+from derivedata.generation.prompt import PromptBuilder
 from derivedata.generation.style import Style, load_styles, shipped_styles
 from derivedata.pipelines.executor import run_locally
-from derivedata.pipelines.paraphrase import ParaphraseConfig, ParaphraseStage
+from derivedata.pipelines.paraphrase import ParaphraseConfig, ParaphraseStage, used_styles
 from derivedata.pipelines.plugin import load_function
 from derivedata.pipelines.progress import RANKS, read_progress
 from derivedata.pipelines.rates import remember_rate
-from derivedata.pipelines.serving import ENDPOINT, Listener, Serve, Serving, Silence, own_server, recorded, start_over
+from derivedata.pipelines.serving import (
+    ENDPOINT,
+    Listener,
+    Serve,
+    Serving,
+    Silence,
+    check_output,
+    own_server,
+    private_folder,
+    recorded,
+    start_over,
+)
 from derivedata.pipelines.source import (
-    INPUT_KIND,
     INVENTORY,
     Source,
     TakeInventory,
@@ -46,8 +57,10 @@ from derivedata.store.runs import current_run, new_run_id, utc_now
 from derivedata.store.summary import Summary
 from derivedata.store.units import Unit
 
+JOB = "paraphrase"
 ROOMS = ("documents", "rejected", "manifest", "plan", "ledger", "journal", "logs", RANKS)
 CONTEXT = 4096  # tokens of prompt and answer where the model has room for more: longer documents come in pieces
+LEAST_ROOM = 32  # tokens of a document: fewer hold no sentence
 COMPACT_AT = 64  # parts that make a compaction worth its while
 
 
@@ -81,6 +94,12 @@ class ParaphraseOptions:
     workers: int | None = None
     max_bad_input: float = 0.05
     restart: bool = False
+
+    def __post_init__(self) -> None:
+        for name in ("rewrites", "tokens", "documents", "chunk_bytes", "tasks", "workers", "context", "max_tokens"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UserError("must be 1 or more", where=name, value=value)
 
     def chosen_styles(self) -> tuple[Style, ...]:
         """The styles asked for, loaded and checked."""
@@ -130,6 +149,12 @@ def paraphrase_corpus(
     return _Run(options, listener or Silence(), serve).run()
 
 
+def shares(weights: Mapping[str, float]) -> dict[str, float]:
+    """Weights as shares of 1 in the order of the names, so that 1:1 and 2:2, in either order, are the same mix."""
+    total = sum(weights.values())
+    return {name: weights[name] / total for name in sorted(weights)}
+
+
 def resolve_config(
     options: ParaphraseOptions, model: ModelFolder, styles: tuple[Style, ...], *, added: str = ""
 ) -> ParaphraseConfig:
@@ -137,7 +162,7 @@ def resolve_config(
     counter = resolve_tokenizer(options.tokenizer) if options.tokenizer else model
     return ParaphraseConfig(
         styles=styles,
-        mix=dict(options.style_mix) if options.style_mix else None,
+        mix=shares(options.style_mix) if options.style_mix else None,
         rewrites=options.rewrites,
         tokens=options.tokens,
         documents=options.documents,
@@ -166,7 +191,9 @@ class _Run:
         self.generated, self.seconds = 0, 0.0
 
     def run(self) -> Outcome:
-        self.files = corpus_files(self.options.corpus)
+        files = corpus_files(self.options.corpus)
+        inside = check_output(self.folder, JOB, [file.url for file in files])
+        self.files = [file for file in files if file.url not in inside]
         self.styles = self.options.chosen_styles()
         if self.options.filter:
             load_function(self.options.filter, "--filter")
@@ -174,6 +201,7 @@ class _Run:
         with Lease(self.folder, self.run_id):
             if self.options.restart:
                 start_over(self.folder, ROOMS)
+            self._check_room()
             with recorded(self.folder, self._run_config(), self.run_id):
                 source = self._take_inventory()
                 self._refuse_bad_input(source)
@@ -189,13 +217,28 @@ class _Run:
         added = previous.identity.get("added", "") if previous else utc_now()
         return resolve_config(self.options, self.model, self.styles, added=added)
 
+    def _check_room(self) -> None:
+        """Refuse what can't work before it is written down as the configuration of the output."""
+        tokenizer = load_tokenizer(self.config.model, self.config.model_name)
+        for style in used_styles(self.config).values():
+            sampling = self.config.sampling(style)
+            builder = PromptBuilder(tokenizer, system=style.system)
+            room = builder.budget(
+                style.instruction, style.opening, context=self.config.context, max_tokens=sampling.max_tokens
+            )
+            if room < LEAST_ROOM:
+                raise UserError(
+                    f"style {style.name} leaves {max(0, room)} of {self.config.context} tokens for a document",
+                    remedy=f"raise --context (the model has {self.model.context}) or lower --max-tokens",
+                )
+
     def _run_config(self) -> RunConfig:
         config, options = self.config, self.options
         return RunConfig(
             identity={
-                "job": "paraphrase",
+                "job": JOB,
                 "added": config.added,
-                "styles": {style.name: style.sha256 for style in config.styles},
+                "styles": {style.name: style.sha256 for style in used_styles(config).values()},
                 "style_mix": dict(config.mix) if config.mix else None,
                 "model": config.model_name,
                 "model_revision": config.model_revision,
@@ -210,7 +253,8 @@ class _Run:
                 "chunk_bytes": options.chunk_bytes,
             },
             extent={
-                "corpus": list(options.corpus),
+                # As absolute paths: a later command, from another folder, looks for the source there.
+                "corpus": [place if "://" in place else os.path.abspath(place) for place in options.corpus],
                 "styles": [style.name for style in config.styles],
                 "rewrites": config.rewrites,
                 "tokens": config.tokens,
@@ -231,7 +275,8 @@ class _Run:
     # Before the model.
 
     def _take_inventory(self) -> Source:
-        if not self.folder.exists(INVENTORY):
+        if not self.folder.exists(INVENTORY) or "input" not in Manifest(self.folder).books():
+            self.folder.remove(INVENTORY)
             step = TakeInventory(
                 self.files, self.options.output, chunk_bytes=self.options.chunk_bytes, run_id=self.run_id
             )
@@ -251,7 +296,7 @@ class _Run:
             raise UserError(
                 f"{bad:,} of {source.rows:,} input rows are no documents ({reasons})",
                 where=", ".join(self.options.corpus),
-                remedy=f"they are kept in {self.folder.url_of('rejected')}; mend them, or raise --max-bad-input",
+                remedy=f"see {self.folder.url_of('rejected')}; raise --max-bad-input, or mend them and add --restart",
             )
         if not source.documents:
             raise UserError("holds no document", where=", ".join(self.options.corpus))
@@ -261,7 +306,7 @@ class _Run:
     def _generate(self, source: Source) -> None:
         ledger = Ledger(self.folder)
         ledger.sweep()
-        with tempfile.TemporaryDirectory(prefix="derivedata-") as private:
+        with private_folder() as private:
             endpoint_file = Path(private) / ENDPOINT
             driver = self._stage(endpoint_file, window=1)
             driver.finish_decided(ledger)
@@ -296,7 +341,7 @@ class _Run:
             self.generated += seen.get("generated", 0)
             counts = seen.get("styles", {})
             lengths = {name: one["generated"] / one["answered"] for name, one in counts.items() if one["answered"]}
-            remember_rate(self.model.name, tokens=seen.get("generated", 0), seconds=self.seconds, lengths=lengths)
+            remember_rate(self.model.name, tokens=self.generated, seconds=self.seconds, lengths=lengths)
 
     def _stage(self, endpoint_file: Path, *, window: int) -> ParaphraseStage:
         return ParaphraseStage(
@@ -313,7 +358,7 @@ class _Run:
         run_locally(steps, tasks=self.options.tasks, workers=self.workers, logging_dir=logging_dir)
 
     def _tell_resume(self, ledger: Ledger, source: Source) -> None:
-        begun = {unit.chunk for unit in ledger.committed() if unit.kinds != (INPUT_KIND,)}
+        begun = {unit.chunk for unit in ledger.committed()}
         waiting = len(ledger.started())
         if begun or waiting:
             journals = f" and the journals of {waiting:,} unfinished units" if waiting else ""

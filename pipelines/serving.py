@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import shutil
+import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -18,7 +21,7 @@ from derivedata.generation.server import VllmServer
 from derivedata.store.fingerprint import RunConfig
 from derivedata.store.manifest import Manifest
 from derivedata.store.paths import Folder
-from derivedata.store.runs import new_run, open_run, save_run
+from derivedata.store.runs import current_run, new_run, open_run, save_run
 
 
 class Listener(Protocol):
@@ -87,6 +90,17 @@ def own_server(serving: Serving) -> Iterator[int]:
 
 
 @contextlib.contextmanager
+def private_folder() -> Iterator[str]:
+    """A folder for this process alone, gone afterwards; what killed processes left is removed."""
+    for left in Path(tempfile.gettempdir()).glob("derivedata-run-*-*"):
+        pid = left.name.split("-")[2]
+        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
+            shutil.rmtree(left, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix=f"derivedata-run-{os.getpid()}-") as folder:
+        yield folder
+
+
+@contextlib.contextmanager
 def recorded(folder: Folder, config: RunConfig, run_id: str) -> Iterator[None]:
     """Keeps the record of a run while its block runs: what it was told, how it ended, the books it left.
 
@@ -104,8 +118,51 @@ def recorded(folder: Folder, config: RunConfig, run_id: str) -> Iterator[None]:
         save_run(folder, record.finished(status, books=Manifest(folder).books()))
 
 
+def check_output(folder: Folder, job: str, inputs: Sequence[str]) -> set[str]:
+    """Refuse an output that is not ours to write: one that holds the input, or files that no run of this job made.
+
+    Args:
+        folder: the output.
+        job: name of the job, as the run record has it.
+        inputs: local paths or URLs of the input's files.
+
+    Returns:
+        Inputs that are files of the output itself, where that lies within the corpus: they are not meant.
+
+    Raises:
+        UserError: with the file that is in the way.
+    """
+    root = os.path.realpath(folder.url) if folder.is_local else folder.url.rstrip("/")
+    inside = {url for url in inputs if _place(url).startswith(f"{root}/")}
+    record = current_run(folder)
+    if inside and (record is None or len(inside) == len(inputs)):
+        remedy = "name another output: it would be mixed with the input, and --restart would remove both"
+        raise UserError("the output folder holds the input", where=folder.url, value=min(inside), remedy=remedy)
+    if record is not None:
+        if record.identity.get("job") != job:
+            made = record.identity.get("job")
+            raise UserError(f"the output was made by {made}", where=folder.url, remedy="name another output")
+        return inside
+    for path in folder.names(""):
+        if not path.startswith((".writers/", ".tmp/")):
+            remedy = "name a new or empty folder"
+            if path.startswith("manifest/"):
+                remedy = "run.json is missing: put it back (manifest/runs/ has copies), or name another output"
+            raise UserError("the output folder is not empty, and not ours", where=folder.url, value=path, remedy=remedy)
+    return inside
+
+
+def _place(url: str) -> str:
+    return url if "://" in url else os.path.realpath(url)
+
+
 def start_over(folder: Folder, rooms: Sequence[str]) -> None:
-    """Throw away what an output holds: its rooms, the run record and the card."""
-    for room in rooms:
+    """Throw away what an output of ours holds: its rooms, the run record and the card.
+
+    The manifest goes first, since nothing may be listed there that is gone, and the run record last: interrupted, it is
+    still an output of ours.
+    """
+    for room in ("manifest/units", "manifest/snapshots", *rooms):
         folder.remove_tree(room)
-    folder.remove_many(["run.json", "README.md"])
+    folder.remove_many(["README.md"])
+    folder.remove_many(["run.json"])

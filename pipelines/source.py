@@ -25,14 +25,12 @@ from derivedata.store.books import Books
 from derivedata.store.ledger import Ledger
 from derivedata.store.paths import Folder
 from derivedata.store.tables import REJECTED, Part, rows_to_table
-from derivedata.store.units import Unit
 
 if TYPE_CHECKING:
     from derivedata.corpus.document import Document
 
 INVENTORY = "plan/inventory.json"
 INPUT = "input"  # stage and place of what the input rows became
-INPUT_KIND = "~input"  # kind of their units; no style can have this name
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,10 +97,9 @@ class TakeInventory(PipelineStep):
             name = f"plan/files/{_sha(self.files[number].path)[:32]}.json"
             if name not in done:
                 with self.track_time("file"):
-                    self._count(folder, ledger, number, name)
+                    self._count(folder, ledger, self.files[number], name)
 
-    def _count(self, folder: Folder, ledger: Ledger, number: int, name: str) -> None:
-        file = self.files[number]
+    def _count(self, folder: Folder, ledger: Ledger, file: CorpusFile, name: str) -> None:
         with folder.scratch() as scratch:
             keeper = _RejectKeeper(scratch / "rejected.jsonl.zst")
             inventory = take_inventory(file, chunk_bytes=self.chunk_bytes, on_rejected=keeper.add)
@@ -110,10 +107,12 @@ class TakeInventory(PipelineStep):
             self.stat_update("rejected", value=sum(inventory.rejected.values()))
             books = Books(planned=inventory.rows, accepted=inventory.documents, rejected=inventory.rejected)
             kept = keeper.close()
-            files = {f"rejected/{INPUT}-{_sha(file.path)[:16]}.jsonl.zst": kept.path} if kept else {}
+            files = {f"rejected/{INPUT}-{_sha(file.path)[:32]}.jsonl.zst": kept.path} if kept else {}
             tables = {"rejected": rows_to_table([self._index(row) for row in keeper.rows], REJECTED)} if kept else {}
-            unit = Unit(number, 0, max(1, inventory.rows), 0, 1, (INPUT_KIND,))
-            ledger.commit(unit, Part(books=books, stage=INPUT, files=files, tables=tables))
+            # Named by the file, not by its place in the listing, which another file can change.
+            ledger.publish(
+                f"{INPUT}-{_sha(file.path)[:32]}", Part(books=books, stage=INPUT, files=files, tables=tables)
+            )
         folder.create(name, json.dumps(inventory.to_dict(), sort_keys=True).encode())
 
     def _index(self, row: RejectedRow) -> dict[str, Any]:
@@ -153,8 +152,7 @@ def close_inventory(folder: Folder, files: Sequence[CorpusFile]) -> None:
     """Put the counts of all files into one, so that a restart reads one object and not one a file."""
     if folder.exists(INVENTORY):
         return
-    counted = [json.loads(folder.read(entry.path)) for entry in folder.list("plan/files")]
-    by_path = {row["path"]: row for row in counted}
+    by_path = {row["path"]: row for row in (json.loads(folder.read(path)) for path in folder.names("plan/files/"))}
     rows = [by_path[file.path] for file in files]
     folder.create(INVENTORY, json.dumps(rows, sort_keys=True).encode())
     folder.remove_tree("plan/files")
@@ -171,7 +169,11 @@ def open_source(folder: Folder, files: Sequence[CorpusFile], *, seed: int) -> So
     Raises:
         UserError: the input is no longer what was counted.
     """
-    inventories = [ShardInventory.from_dict(row) for row in json.loads(folder.read(INVENTORY))]
+    try:
+        inventories = [ShardInventory.from_dict(row) for row in json.loads(folder.read(INVENTORY))]
+    except (ValueError, TypeError, KeyError):
+        where, remedy = folder.url_of(INVENTORY), "remove the file to have the input counted again"
+        raise UserError("is damaged", where=where, remedy=remedy) from None
     by_path = {file.path: file for file in files}
     _refuse_changed(inventories, by_path)
     spans = [(inventory, span) for inventory in inventories for span in inventory.chunks]
@@ -223,7 +225,7 @@ def _content_sha256(file: CorpusFile) -> str:
 
 def keyed(seed: int, name: str) -> bytes:
     """Sorting by this is a permutation that depends on the seed and the names alone."""
-    return hashlib.sha256(f"{seed}\n{name}".encode()).digest()
+    return hashlib.sha256(f"{seed}\n{name}".encode("utf-8", "surrogatepass")).digest()
 
 
 def _sha(text: str) -> str:

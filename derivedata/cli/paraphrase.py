@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import click
 
 from derivedata.cli.quantity import Quantity
@@ -109,7 +111,7 @@ def paraphrase(
 
 
 def _whole(value: float | None) -> int | None:
-    return None if value is None else round(value)
+    return None if value is None else math.ceil(value)
 
 
 def parse_pair(text: str, option: str) -> tuple[str, str]:

@@ -17,7 +17,7 @@ from derivedata.pipelines.verify import verify_corpus
 from derivedata.store.manifest import Manifest
 from tests.fake_server import FakeServer
 from tests.pipelines.fakes import job, serve_at
-from tests.pipelines.test_source import write_corpus
+from tests.pipelines.test_source import source_text, write_corpus
 
 
 def run(server, *args, **options):
@@ -226,11 +226,84 @@ def test_datasets_loads_each_style_streaming_and_not(server, tiny_model, tmp_pat
     path = tmp_path / "in" / "documents" / "mixed.jsonl"
     path.parent.mkdir(parents=True)
     kinds = [{"a": 1}, {"a": "one", "b": [1]}, None, {}]
-    text = "The ferry crosses the strait 14 times a day and takes 40 minutes. "
-    path.write_text("".join(json.dumps({"id": i, "text": text * 9, "metadata": kinds[i % 4]}) + "\n" for i in range(8)))
+    rows = [{"id": i, "text": source_text(0, i), "metadata": kinds[i % 4]} for i in range(8)]
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     out = tmp_path / "out"
     run(server, tmp_path / "in", out, tiny_model, styles=("faq", "table"), format=form, chunk_bytes=600)
     plain = datasets.load_dataset(str(out), "faq", split="train", cache_dir=str(tmp_path / "cache"))
     streamed = list(datasets.load_dataset(str(out), "faq", split="train", streaming=True))
     assert sorted(plain["id"]) == sorted(row["id"] for row in streamed)
     assert len(plain) == Manifest(out).documents().filter(pl.col("style") == "faq").height
+
+
+def test_the_input_is_never_taken_for_the_output(server, corpus, tiny_model, tmp_path):
+    for restart in (False, True):
+        with pytest.raises(UserError, match="the output folder holds the input"):
+            run(server, corpus, corpus, tiny_model, restart=restart)
+        with pytest.raises(UserError, match="the output folder holds the input"):
+            run(server, corpus / "documents", corpus, tiny_model, restart=restart)
+    assert len(list((corpus / "documents").iterdir())) == 2
+
+
+def test_a_folder_that_is_not_ours_is_left_alone(server, corpus, tiny_model, tmp_path):
+    out = tmp_path / "out"
+    (out / "documents").mkdir(parents=True)
+    (out / "documents" / "thesis.txt").write_text("mine")
+    for restart in (False, True):
+        with pytest.raises(UserError, match=r"not empty, and not ours \(got documents/thesis.txt\)"):
+            run(server, corpus, out, tiny_model, restart=restart)
+    assert (out / "documents" / "thesis.txt").read_text() == "mine"
+
+
+def test_an_output_inside_the_corpus_is_not_part_of_it(server, corpus, tiny_model):
+    loose = corpus / "documents"
+    for rewrites in (1, 2):
+        run(server, loose, loose / "out", tiny_model, styles=("faq",), rewrites=rewrites)
+    assert Manifest(loose / "out").books()["input"].planned == 24
+    assert Manifest(loose / "out").books()["generation"].planned == 48
+
+
+def test_a_missing_run_record_is_not_taken_for_a_new_output(server, corpus, tiny_model, tmp_path):
+    run(server, corpus, tmp_path / "out", tiny_model, styles=("faq",))
+    (tmp_path / "out" / "run.json").unlink()
+    with pytest.raises(UserError, match="not ours"):
+        run(server, corpus, tmp_path / "out", tiny_model, styles=("faq",), temperature=0.1)
+
+
+def test_a_server_that_refuses_everything_ends_the_run_and_burns_nothing(corpus, tiny_model, tmp_path):
+    told = r"refused each of the first 32 requests: .*maximum context length"
+    with FakeServer(tokenizer=tiny_model, model="fake", context=16) as server, pytest.raises(UserError, match=told):
+        run(server, corpus, tmp_path / "out", tiny_model)
+    assert Manifest(tmp_path / "out").books().get("generation") is None
+
+
+def test_the_order_and_scale_of_a_mix_do_not_matter(server, corpus, tiny_model, tmp_path):
+    run(server, corpus, tmp_path / "a", tiny_model, style_mix={"faq": 1, "table": 1})
+    run(server, corpus, tmp_path / "b", tiny_model, style_mix={"table": 2, "faq": 2})
+    run(server, corpus, tmp_path / "a", tiny_model, style_mix={"table": 3, "faq": 3})
+    assert keys(tmp_path / "a") == keys(tmp_path / "b")
+
+
+@pytest.mark.parametrize("tasks", [1, 3])
+def test_a_budget_counts_what_an_added_style_brings(server, corpus, tiny_model, tmp_path, tasks):
+    everything = run(server, corpus, tmp_path / "all", tiny_model, styles=("faq", "table")).summary.tokens
+    target, out = everything // 2, tmp_path / "out"
+    run(server, corpus, out, tiny_model, styles=("faq",), tokens=target // 3, tasks=tasks, workers=1)
+    run(server, corpus, out, tiny_model, styles=("faq", "table"), tokens=target, tasks=tasks, workers=1)
+    run(server, corpus, tmp_path / "at-once", tiny_model, styles=("faq", "table"), tokens=target)
+    assert keys(out) == keys(tmp_path / "at-once")
+    assert verify_corpus(str(out)).problems == []
+
+
+def test_what_cannot_work_is_refused_before_it_becomes_the_configuration(server, corpus, tiny_model, tmp_path):
+    for wrong in ({"temperature": -1.0}, {"context": 64}, {"max_tokens": 100_000}, {"tokens": 0}):
+        with pytest.raises(UserError):
+            run(server, corpus, tmp_path / "out", tiny_model, styles=("faq",), **wrong)
+    run(server, corpus, tmp_path / "out", tiny_model, styles=("faq",))
+
+
+def test_a_filter_that_fails_is_told_in_one_line(server, corpus, tiny_model, tmp_path, monkeypatch):
+    (tmp_path / "badfilter.py").write_text("def f(document):\n    return 1 / 0\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with pytest.raises(UserError, match=r"the filter failed on .*ZeroDivisionError"):
+        run(server, corpus, tmp_path / "out", tiny_model, styles=("faq",), filter="badfilter:f")

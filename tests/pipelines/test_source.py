@@ -14,6 +14,7 @@ import pytest
 from derivedata.corpus.files import corpus_files
 from derivedata.errors import UserError
 from derivedata.pipelines.source import TakeInventory, close_inventory, open_source
+from derivedata.store.manifest import Manifest
 from derivedata.store.paths import Folder
 from tests.fake_text import SUBJECTS, prose
 
@@ -125,3 +126,26 @@ def test_nasty_input_balances_and_keeps_its_rejects(tmp_path, reference_data):
             rows += [json.loads(line) for line in stream.read().splitlines()]
     assert len(rows) == sum(source.rejected.values())
     assert all(row["path"] and row["reason"] for row in rows)
+
+
+def test_a_file_that_comes_after_a_stopped_count_changes_no_books(tmp_path):
+    corpus = write_corpus(tmp_path / "in")
+    files = corpus_files([str(corpus)])
+    list(TakeInventory(files[2:], str(tmp_path / "out"), chunk_bytes=2_000, run_id="r").run())
+    folder, files = count(corpus, tmp_path / "out")
+    assert Manifest(folder).books()["input"].planned == 60
+
+
+def test_names_that_are_no_utf8_are_names(tmp_path):
+    corpus = write_corpus(tmp_path / "in", shards=1)
+    path = next((corpus / "documents").iterdir())
+    os.rename(path, os.fsencode(path.parent) + b"/caf\xe9.jsonl.gz")
+    source = open_source(*count(corpus, tmp_path / "out"), seed=0)
+    assert sum(len(source.read(chunk)) for chunk in source.chunks) == 20
+
+
+def test_a_damaged_inventory_is_one_line(tmp_path):
+    folder, files = count(write_corpus(tmp_path / "in"), tmp_path / "out")
+    folder.replace("plan/inventory.json", b"[{}]")
+    with pytest.raises(UserError, match="is damaged"):
+        open_source(folder, files, seed=0)
