@@ -326,7 +326,10 @@ class DifficultyStage(DerivationStage):
         )
 
     async def _check(self, rolling: Rolling, text: str) -> Verdict:
-        verifier, asked = self._verifier, partial(self._verifier.submit, rolling.problem.golds, text, form=rolling.form)
+        verifier, asked = (
+            self._verifier,
+            partial(self._verifier.submit, rolling.problem.ground_truth, text, form=rolling.form),
+        )
         if verifier.pool.must_start:
             # The first answer that comparison can't decide starts the processes, which takes seconds.
             future = await asyncio.get_running_loop().run_in_executor(self._starter, asked)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from derivedata.errors import UserError
 from derivedata.generation.asking import read_template
 from derivedata.generation.launch import ServerSettings
 from derivedata.generation.model import ModelFolder, resolve_model
@@ -73,6 +74,8 @@ class DifficultyOptions:
 
     def config(self, model: ModelFolder) -> DifficultyConfig:
         """The configuration that the options come to with a model."""
+        if self.context and self.context > model.context:
+            raise UserError(f"the model has {model.context} positions", where="--context", value=self.context)
         if self.verifier:
             load_function(self.verifier, "--verifier")
         with Verifier(answers=self.answers, plugin=self.verifier) as verifier:

@@ -102,6 +102,8 @@ def build_page(folder: Folder) -> Page:
 
 
 def _histogram(measured: Measured) -> Picture:
+    from matplotlib.ticker import MaxNLocator
+
     from derivedata.report.style import FAINT, Picture, colour, label, new_figure, styled
 
     k, counts = measured.k, full_counts(measured)
@@ -116,6 +118,8 @@ def _histogram(measured: Measured) -> Picture:
         axes.set_xlabel(label(f"right answers of {k}"))
         axes.set_ylabel(label("problems"))
         axes.grid(axis="x", visible=False)
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(MaxNLocator(integer=True))
         axes.legend()
     left_out = measured.first.filter(pl.col("stopped_early")).height
     caption = "Problems by how many of their samples are right; what is in no band is grey."

@@ -40,6 +40,7 @@ from derivedata.pipelines.serving import (
     start_over,
 )
 from derivedata.pipelines.splits import write_problems
+from derivedata.problems.workers import WorkerLimits
 from derivedata.store.fingerprint import RunConfig
 from derivedata.store.lease import Lease
 from derivedata.store.ledger import Ledger
@@ -236,7 +237,7 @@ class _Run:
             config=self.config,
             sources=self.options.problems,
             choice=self.options.choice,
-            verify_workers=self.options.verify_workers,
+            verify_workers=self.options.verify_workers or max(1, WorkerLimits().count // self.workers),
             output=self.options.output,
             endpoint_file=str(self._private / ENDPOINT),
             window=window,

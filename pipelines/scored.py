@@ -123,7 +123,8 @@ class Tally:
 
     def label(self, bands: Bands, rule: StoppingRule | None) -> str | None:
         """The band these samples settle, or None."""
-        if self.unscored:
+        # Bands can be so wide that no sample is needed to know the label; that would be no measurement.
+        if self.unscored or not self.n:
             return None
         if rule is not None:
             return rule.label(self.correct, self.n)
@@ -132,7 +133,9 @@ class Tally:
     def may_send(self, rule: StoppingRule | None) -> int:
         """How many further samples are needed for certain, those in flight included."""
         left = self.k - self.done
-        return left if rule is None else min(left, rule.may_need(self.correct, self.n))
+        if rule is None:
+            return left
+        return min(left, rule.may_need(self.correct, self.n) or (0 if self.n else 1))
 
 
 class ScoredPart:

@@ -212,6 +212,7 @@ def test_a_truncated_sample_is_flagged_and_judged_like_any_other(server, problem
         ({"early_stop": "2"}, "--early-stop is none, exact"),
         ({"layout": "silly"}, "unknown layout"),
         ({"max_tokens": 9000, "context": 4000}, "leave no room for a prompt"),
+        ({"context": 9_000}, "the model has 8192 positions"),
         ({"template": "/nowhere.txt"}, "can't be read"),
         ({"question_field": "nothing"}, "none of the rows is a problem"),
         ({"verifier": "nowhere:check"}, "--verifier: can't be imported"),

@@ -73,6 +73,12 @@ def test_exact_stopping_saves_rollouts_and_changes_no_label(server, tiny_model, 
     assert verify_corpus(str(tmp_path / "out")).problems == []
 
 
+def test_a_band_that_holds_everything_still_takes_a_sample(server, tiny_model, tmp_path):
+    problems = write_problems(tmp_path / "p.jsonl", [0.5] * 5)
+    measured = measure(server, problems, tmp_path / "out", tiny_model, early_stop="exact", bands="any=0:1")
+    assert (measured.problems["n"] == 1).all() and set(measured.problems["band"]) == {"any"}
+
+
 def test_which_samples_are_drawn_does_not_depend_on_timing(tiny_model, tmp_path):
     problems = write_problems(tmp_path / "p.jsonl", [number / 24 for number in range(24)])
     found = []
