@@ -212,8 +212,8 @@ def _compressor(format: str, level: int):
 
     def compress(data) -> bytes:
         # As fast as compress() at once, and made of small pieces: large ones, made anew each time, scatter the heap.
-        pieces = compressor.compressobj(size=len(data))
-        return pieces.compress(data) + pieces.flush()
+        pieces = compressor.chunker(size=len(data), chunk_size=1 << 16)
+        return b"".join([*pieces.compress(data), *pieces.finish()])
 
     return compress
 
