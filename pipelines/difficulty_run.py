@@ -35,19 +35,22 @@ from derivedata.pipelines.serving import (
     Serve,
     Serving,
     Silence,
+    check_output,
     own_server,
     recorded,
     start_over,
 )
 from derivedata.pipelines.splits import write_problems
+from derivedata.problems.read import find_sources
 from derivedata.problems.workers import WorkerLimits
 from derivedata.store.fingerprint import RunConfig
 from derivedata.store.lease import Lease
 from derivedata.store.ledger import Ledger
 from derivedata.store.manifest import Manifest
 from derivedata.store.paths import Folder, Missing
-from derivedata.store.runs import current_run, new_run_id
+from derivedata.store.runs import new_run_id
 
+JOB = "difficulty"
 ROOMS = ("rollouts", "problems", "splits", "mixes", "rejected", "manifest", "plan", "ledger", "journal", "logs", RANKS)
 COMPACT_AT = 64
 
@@ -78,6 +81,9 @@ class _Run:
     def run(self) -> Measured:
         # Everything that can be wrong with the options shows before a model is loaded.
         self.options.choice  # noqa: B018
+        places = [source.url.removeprefix("file://") for source in find_sources(self.options.problems)]
+        if inside := check_output(self.folder, JOB, places):
+            raise UserError("the output folder holds problems to measure", where=self.folder.url, value=min(inside))
         self.model = resolve_model(self.options.model, progress=self.listener.say)
         self.config = self.options.config(self.model)
         self.problems: ProblemSet = read_set(self.config, self.options.problems, self.options.choice)
@@ -85,7 +91,6 @@ class _Run:
         with Lease(self.folder, self.run_id):
             if self.options.restart:
                 start_over(self.folder, ROOMS)
-            self._refuse_other_job()
             with recorded(self.folder, self._run_config(), self.run_id):
                 publish_input(self.folder, self.problems, self.run_id)
                 self._roll_out()
@@ -103,21 +108,11 @@ class _Run:
             told += f"; {counts['repeated_texts']:,} repeat the text of another, and are measured on their own"
         self.listener.say(told)
 
-    def _refuse_other_job(self) -> None:
-        record = current_run(self.folder)
-        if record is not None and record.identity.get("job") != "difficulty":
-            raise UserError(
-                "the output was made by another command",
-                where=self.options.output,
-                value=record.identity.get("job"),
-                remedy="name another output",
-            )
-
     def _run_config(self) -> RunConfig:
         config, options = self.config, self.options
         return RunConfig(
             identity={
-                "job": "difficulty",
+                "job": JOB,
                 "problems_sha256": self.problems.sha256,
                 "model": config.model_name,
                 "model_revision": config.model_revision,

@@ -131,8 +131,20 @@ def test_a_corpus_is_no_place_for_a_measurement(server, problems, corpus, tiny_m
             job(corpus, tmp_path / "out", tiny_model, styles=("faq",), documents=2),
             serve=serve_at(writer.endpoint.url),
         )
-    with pytest.raises(UserError, match="made by another command"):
+    with pytest.raises(UserError, match="made by paraphrase"):
         measure(server, problems, tmp_path / "out", tiny_model)
+
+
+def test_the_output_is_never_the_place_of_the_problems(server, tiny_model, tmp_path):
+    problems = write_problems(tmp_path / "problems.jsonl", RATES)
+    with pytest.raises(UserError, match="holds the input"):
+        measure(server, problems, tmp_path, tiny_model, restart=True)
+    other = tmp_path / "other"
+    other.mkdir()
+    (other / "thesis.txt").write_text("mine")
+    with pytest.raises(UserError, match="not empty, and not ours"):
+        measure(server, problems, other, tiny_model, restart=True)
+    assert problems.exists() and (other / "thesis.txt").exists()
 
 
 def test_bad_problems_are_unscored_with_a_reason_and_never_zero(server, tiny_model, tmp_path):
