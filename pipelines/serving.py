@@ -82,7 +82,7 @@ def own_server(serving: Serving) -> Iterator[int]:
     try:
         write_endpoint(endpoint_file, server.endpoint)
         # Twice what the engine runs at once: there is always a next request, and none waits long.
-        yield 2 * server.launch.max_num_seqs
+        yield server.launch.window
     finally:
         over.set()
         watcher.join()

@@ -59,6 +59,17 @@ def idle_cores(seconds: float = 0.5) -> float:
     return min(float(len(cores)), ticks / os.sysconf("SC_CLK_TCK") / (time.monotonic() - began))
 
 
+def idlest_cores(count: int, seconds: float = 0.3) -> list[int]:
+    """The `count` usable cores that had the most idle time over the next `seconds`, in the order of their numbers."""
+    cores = usable_cores()
+    if count >= len(cores):
+        return cores
+    before = {core: _idle_ticks([core]) for core in cores}
+    time.sleep(seconds)
+    idle = {core: _idle_ticks([core]) - before[core] for core in cores}
+    return sorted(sorted(cores, key=lambda core: -idle[core])[:count])
+
+
 def available_memory() -> int:
     """Bytes of memory that can be had without swapping: the machine's, or what the cgroup still allows."""
     available = 0

@@ -174,7 +174,7 @@ def _cpu_environment(kv_cache_gib: int | None, threads: int) -> dict[str, str]:
     cache = kv_cache_gib or (2 if hardware.available_memory() >= 6 * _GIB else 1)
     environment = {
         "VLLM_CPU_KVCACHE_SPACE": str(cache),
-        "VLLM_CPU_OMP_THREADS_BIND": ",".join(str(core) for core in hardware.usable_cores()[:threads]),
+        "VLLM_CPU_OMP_THREADS_BIND": ",".join(str(core) for core in hardware.idlest_cores(threads)),
     }
     # 12% faster where it is installed (Debian: libtcmalloc-minimal4).
     library = ctypes.util.find_library("tcmalloc_minimal") or ctypes.util.find_library("tcmalloc")

@@ -260,6 +260,22 @@ def test_a_context_longer_than_the_models_is_refused(tiny_model):
         resolve(resolve_model(str(tiny_model)), ServerSettings(context=100_000))
 
 
+def test_a_single_thread_gets_the_core_that_is_idle():
+    cores = hardware.usable_cores()
+    if len(cores) < 2:
+        assert hardware.idlest_cores(1) == cores
+        return
+    code = f"import os\nos.sched_setaffinity(0, {{{cores[0]}}})\nprint(flush=True)\nwhile True: pass"
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as busy:
+        try:
+            busy.stdout.readline()
+            # Others may be at work too: of many looks the busy core must lose most.
+            looks = [hardware.idlest_cores(1, 0.1)[0] for _ in range(20)]
+        finally:
+            busy.kill()
+    assert looks.count(cores[0]) <= 10
+
+
 def test_threads_are_taken_for_idle_cores_only(monkeypatch):
     chosen = {}
     for cores, idle in ((1, 1.0), (2, 1.9), (2, 1.2), (2, 0.0), (16, 15.8), (16, 4.2), (16, 0.3)):

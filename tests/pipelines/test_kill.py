@@ -12,6 +12,8 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
+import pytest
+
 from derivedata.corpus.files import corpus_files
 from derivedata.corpus.reader import read_rows
 from derivedata.pipelines.run import paraphrase_corpus
@@ -60,6 +62,7 @@ def recorded(output: Path) -> int:
     )
 
 
+@pytest.mark.slow
 def test_twenty_random_kills_lose_nothing_and_double_nothing(tiny_model, tmp_path):
     corpus, out = write_corpus(tmp_path / "in", shards=4, documents=60), tmp_path / "out"
     draw = random.Random(20)
