@@ -19,7 +19,7 @@ from tests.pipelines.fakes import serve_at
 
 def measurement(problems: Path, output: Path, model: Path, **options) -> DifficultyOptions:
     """A measurement with the tiny model, in small chunks so that there are many commits."""
-    settings = {"chunk_problems": 8, "max_tokens": 64} | options
+    settings = {"chunk_problems": 8, "max_tokens": 64, "verify_workers": 1} | options
     return DifficultyOptions(problems=(str(problems),), output=str(output), model=str(model), **settings)
 
 

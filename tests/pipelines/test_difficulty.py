@@ -209,6 +209,24 @@ def test_a_verifier_that_fails_is_tried_again_and_then_left_out(server, problems
     assert measured.scored.height == len(RATES) - 1
 
 
+def test_an_answer_that_hangs_the_verifier_is_not_right_and_holds_up_nobody(tiny_model, tmp_path, monkeypatch):
+    (tmp_path / "sleepy.py").write_text(
+        "import time\n\ndef check(gold, response):\n    time.sleep(60 if 'hang' in response else 0)\n    return True\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    def reply(prompt: str, draw: int) -> str:
+        return "hang" if draw % 20 == 0 else "fine"
+
+    problems = write_problems(tmp_path / "p.jsonl", [1.0] * 4)
+    with FakeServer(tokenizer=tiny_model, model=MODEL, reply=reply) as server:
+        measured = measure(server, problems, tmp_path / "out", tiny_model, verifier="sleepy:check")
+    assert 0 < measured.verdicts["verifier_timeout"] < 16
+    assert sum(measured.verdicts.values()) == measured.verdicts["verifier_timeout"] + measured.verdicts["correct"] == 64
+    assert (measured.problems["n"] == 16).all()
+
+
 def test_a_truncated_sample_is_flagged_and_judged_like_any_other(server, problems, tiny_model, tmp_path):
     measured = measure(server, problems, tmp_path / "out", tiny_model, max_tokens=4)
     assert (measured.problems["truncated_share"] == 1.0).all()
