@@ -6,6 +6,7 @@ Texts marked `real` are outputs of SmolLM2-135M-Instruct on the sample corpus, a
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -431,3 +432,9 @@ def test_odd_texts_are_judged_without_a_failure():
         judge(text, "", rules, "length")
         judge(text, text, load_style("table"), "length")
         judge(text, text, load_style("math"), None)
+
+
+def test_the_readme_of_the_styles_says_what_every_reason_and_change_means():
+    readme = (Path(__file__).parents[2] / "styles" / "README.md").read_text("utf-8")
+    for name, meaning in (REASONS | CHANGES).items():
+        assert f"| {name} | {meaning} |" in readme
