@@ -1,5 +1,6 @@
 """The life of a server, with a fake in vLLM's place: however things end, no process is left."""
 
+import itertools
 import json
 import os
 import signal
