@@ -1,33 +1,43 @@
 """Checks an output against its manifest, its source and its own books: `derivedata verify OUT`.
 
-`VerifyShards` is the Datatrove step: each task takes a share of the shards and source files and writes what it finds
-wrong, one JSON line a problem, to a folder on this machine. Nothing in the output is changed.
+First the manifest is read file by file and the run records against each other, so that what is damaged there is named
+and the rest can be checked. Then `VerifyFiles`, the Datatrove step, takes in each task a share of the shards, of the
+other files that were committed and of the source files, and writes what it finds, one JSON line each, to a folder on
+this machine. Last comes what only shows over the whole output. Nothing in the output is changed.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 import tempfile
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import zstandard
 from datatrove.pipeline.base import PipelineStep
 
 from derivedata.corpus.files import CorpusFile, corpus_files
-from derivedata.corpus.reader import RejectedRow, read_rows
 from derivedata.errors import UserError
 from derivedata.generation.model import resolve_tokenizer
 from derivedata.generation.tokenizer import Tokenizer, load_tokenizer
 from derivedata.pipelines.executor import run_locally
+from derivedata.pipelines.verify_manifest import OTHER_CONTENT, Sound, read_manifest
+from derivedata.pipelines.verify_records import check_records, read_records
+from derivedata.pipelines.verify_rejects import ROOM, RowsDigest, compare_digests, digest_file, stage_of
 from derivedata.pipelines.verify_rollouts import check_rollouts
-from derivedata.store.manifest import Manifest
-from derivedata.store.paths import Folder
-from derivedata.store.runs import current_run
+from derivedata.pipelines.verify_shard import Made, check_shard
+from derivedata.pipelines.verify_source import Wanted, check_source, wanted_sources
+from derivedata.pipelines.verify_whole import check_whole, further_files
+from derivedata.store.content import size_and_sha256
+from derivedata.store.parts import read_table_part
+from derivedata.store.paths import Folder, Missing
+from derivedata.store.runs import RunRecord
+from derivedata.store.snapshots import SNAPSHOTS
+from derivedata.store.tables import MANIFEST, part_path
 
 MOST_PER_FILE = 5  # problems told of one file
 
@@ -52,123 +62,86 @@ class Verified:
     notes: list[str]
 
 
-class VerifyShards(PipelineStep):
-    """Check shards [rank::world] of an output, and the source files [rank::world] they name."""
+class VerifyFiles(PipelineStep):
+    """Check shards, further files and source files [rank::world] of each."""
 
     name = "Verify"
     type = "🔍 - VERIFY"
 
-    def __init__(self, *, output: str, findings: str, sources: Sequence[CorpusFile], tokenizer: str | None):
+    def __init__(
+        self, *, sound: Sound, findings: str, sources: Sequence[Wanted], made: Made, tokenizer: str | None = None
+    ):
         super().__init__()
-        self.output, self.findings = output, findings
-        self.sources, self.tokenizer = list(sources), tokenizer
+        self.sound, self.findings, self.sources = sound, findings, list(sources)
+        self.made, self.tokenizer = made, tokenizer
 
     @cached_property
     def counter(self) -> Tokenizer | None:
         return load_tokenizer(self.tokenizer) if self.tokenizer else None
 
+    @cached_property
+    def compacted(self) -> Any:
+        """The index of the documents whose parts are compacted, as a dataset; None when it can't be read as a whole."""
+        view = self.sound.view
+        covered = {file.path for file in view.snapshot.of("documents")} if view.snapshot else set()
+        readable = tuple(path for path in view.files.get("documents", ()) if path.startswith(SNAPSHOTS))
+        if len(readable) != len(covered):
+            return None
+        return replace(view, fresh=(), files={"documents": readable} if readable else {}).dataset("documents")
+
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> Iterator[Any]:
         if data:
             yield from data
-        import pyarrow.compute as pc
-
-        folder, view = Folder(self.output), Manifest(self.output).view()
-        shards = view.table("shards").sort_by("path").to_pylist()
-        index = view.dataset("documents")
+        folder = self.sound.view.folder
+        shards = self.sound.view.table("shards").sort_by("path").to_pylist()
         with open(Path(self.findings) / f"{rank:05d}.jsonl", "w") as out:
 
             def tell(problems: Iterator[str], where: str) -> None:
-                for number, what in enumerate(problems):
-                    if number >= MOST_PER_FILE:
-                        break
+                for what in islice(problems, MOST_PER_FILE):
                     out.write(json.dumps({"where": where, "what": what}) + "\n")
 
             for shard in shards[rank::world_size]:
                 with self.track_time("shard"):
-                    rows = index.to_table(filter=pc.field("shard") == shard["path"]).to_pylist()
-                    tell(self._shard(folder, shard, rows), folder.url_of(shard["path"]))
+                    rows = self._rows(folder, shard)
+                    problems = check_shard(folder, shard, rows, made=self.made, counter=self.counter)
+                    tell(problems, folder.url_of(shard["path"]))
                 self.stat_update("documents", value=shard["documents"])
-            for file in self.sources[rank::world_size]:
-                columns = ["source_row", "source_uid"]
-                wanted = index.to_table(columns=columns, filter=pc.field("source_path") == file.path).to_pylist()
-                tell(_lineage(file, wanted), file.url)
+            kept: dict[str, RowsDigest] = {}
+            for path, sha256 in further_files(self.sound)[rank::world_size]:
+                tell(_further(folder, path, sha256, kept), folder.url_of(path))
+            out.write(json.dumps({"kept": {stage: [one.rows, one.total] for stage, one in kept.items()}}) + "\n")
+            for wanted in self.sources[rank::world_size]:
+                tell(check_source(self.sound.view, wanted), wanted.file.url)
 
-    def _shard(self, folder: Folder, shard: Mapping[str, Any], rows: list[dict[str, Any]]) -> Iterator[str]:
-        path = shard["path"]
-        if not folder.exists(path):
-            yield "is missing"
-            return
-        size, sha256 = _content(folder, path)
-        if size != shard["bytes"] or sha256 != shard["sha256"]:
-            yield f"has other content than the manifest says ({size} bytes instead of {shard['bytes']})"
-        relative = path.removeprefix("documents/")
-        file = CorpusFile(folder.url_of(path), relative, size, "", "parquet" if path.endswith("parquet") else "jsonl")
-        by_row = {row["row"]: row for row in rows}
-        if len(by_row) != len(rows) or len(rows) != shard["documents"]:
-            yield f"the index has {len(rows)} rows for {shard['documents']} documents"
-        found = tokens = 0
-        for document in read_rows(file):
-            if isinstance(document, RejectedRow):
-                yield f"row {document.row} is unreadable: {document.detail}"
-                continue
-            found += 1
-            row = by_row.get(document.row)
-            if row is None:
-                yield f"row {document.row} is not in the index"
-                continue
-            yield from _document(document, row)
-            if self.counter is not None:
-                tokens += self.counter.count([document.text])[0]
-        if found != shard["documents"]:
-            yield f"holds {found} documents, the manifest says {shard['documents']}"
-        counted = sum(row["tokens"] for row in rows)
-        if counted != shard["tokens"]:
-            yield f"its documents' tokens add up to {counted}, the manifest says {shard['tokens']}"
-        if self.counter is not None and tokens != shard["tokens"]:
-            yield f"has {tokens} tokens, the manifest says {shard['tokens']}"
+    def _rows(self, folder: Folder, shard: Mapping[str, Any]) -> list[dict[str, Any]] | None:
+        """The shard's rows of the index; None when they can't be read."""
+        import pyarrow.compute as pc
+
+        view, unit = self.sound.view, shard["unit"]
+        if unit in view.fresh:
+            if part_path("documents", unit) not in view.files.get("documents", ()):
+                return None
+            table = read_table_part(folder, "documents", unit)
+            return table.filter(pc.field("shard") == shard["path"]).to_pylist()
+        if self.compacted is None:
+            return None
+        return self.compacted.to_table(filter=pc.field("shard") == shard["path"]).to_pylist()
 
 
-def _content(folder: Folder, path: str) -> tuple[int, str]:
-    digest, size = hashlib.sha256(), 0
-    with folder.open(path) as file:
-        while block := file.read(1 << 20):
-            digest.update(block)
-            size += len(block)
-    return size, digest.hexdigest()
-
-
-def _document(document: Any, row: Mapping[str, Any]) -> Iterator[str]:
-    """What the index says of a document against what the document says."""
-    derivation = json.loads(document.metadata) if isinstance(document.metadata, str) else document.metadata or {}
-    derivation = derivation.get("derivedata") or {}
-    said = {
-        "uid": document.uid,
-        "id": document.id,
-        "source": document.source,
-        "text_sha256": hashlib.sha256(document.text.encode("utf-8", "surrogatepass")).hexdigest(),
-        "style": derivation.get("style"),
-        "source_uid": derivation.get("source_uid"),
-        "rewrite": derivation.get("rewrite"),
-        "piece": derivation.get("piece"),
-    }
-    for name, value in said.items():
-        if value != row[name]:
-            yield f"row {document.row}: {name} is {value!r}, the index says {row[name]!r}"
-            return
-
-
-def _lineage(file: CorpusFile, wanted: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Source documents that derived ones name and that the source file no longer holds."""
-    uids = {row["source_row"]: row["source_uid"] for row in wanted}
-    if not uids:
-        return
-    for document in read_rows(file):
-        if isinstance(document, RejectedRow) or document.row not in uids:
-            continue
-        if uids.pop(document.row) != document.uid:
-            yield f"row {document.row} is not the document that was derived from"
-    if uids:
-        yield f"rows {sorted(uids)[:5]} that were derived from are gone"
+def _further(folder: Folder, path: str, sha256: str, kept: dict[str, RowsDigest]) -> Iterator[str]:
+    """What is wrong with a file that is no shard; the rows of a file of rejects are added to the digests `kept`."""
+    try:
+        with folder.open(path) as stream:
+            if size_and_sha256(stream)[1] != sha256:
+                yield OTHER_CONTENT
+                return
+        if path.startswith(ROOM):
+            digest = digest_file(folder, path)
+            kept.setdefault(stage_of(path), RowsDigest()).merge(digest.rows, digest.total)
+    except Missing:
+        yield "is missing"
+    except (ValueError, AttributeError, zstandard.ZstdError) as error:
+        yield f"is damaged: {error}"
 
 
 def verify_corpus(
@@ -181,27 +154,47 @@ def verify_corpus(
         source: where the source corpus is now; by default where the run record says.
         count_tokens: count the tokens of every document again.
         tasks, workers: Datatrove tasks, and how many at a time.
+
+    Raises:
+        UserError: there is no manifest.
     """
     folder, notes = Folder(output), []
-    manifest = Manifest(folder)
-    view = manifest.view()
-    record = current_run(folder)
-    sources = _find_source(record, source, notes)
-    tokenizer = _find_tokenizer(record, view, notes) if count_tokens else None
+    try:
+        sound, found = read_manifest(folder)
+    except UserError as error:
+        if not folder.names(f"{MANIFEST}/"):
+            raise
+        return Verified(
+            problems=[Problem(where=str(error.where), what=f"{error.what}: nothing else can be checked")],
+            shards=0,
+            documents=0,
+            tokens_counted=False,
+            sources=0,
+            notes=notes,
+        )
+    records, wrong = read_records(folder)
+    found += wrong
+    record = records.current
+    tokenizer = _find_tokenizer(record, sound, notes) if count_tokens else None
+    files = _find_source(record, source, notes)
+    sources, missing = wanted_sources(sound, files) if files is not None else ([], [])
+    found += missing
+    made = Made(identity=record.identity if record else {}, runs=records.ids or None)
     with tempfile.TemporaryDirectory(prefix="derivedata-verify-") as findings:
-        step = VerifyShards(output=output, findings=findings, sources=sources, tokenizer=tokenizer)
+        step = VerifyFiles(sound=sound, findings=findings, sources=sources, made=made, tokenizer=tokenizer)
         run_locally([step], tasks=tasks, workers=workers, logging_dir=f"{findings}/logs")
-        problems = [
-            Problem(**json.loads(line))
-            for path in sorted(Path(findings).glob("*.jsonl"))
-            for line in path.read_text().splitlines()
-        ]
-    problems += _whole(folder, manifest)
-    if "rollouts" in view.tables:
-        problems += [Problem(where=where, what=what) for where, what in check_rollouts(folder, manifest, view)]
-    shards = view.table("shards", ["documents"])
+        in_files, kept = _gather(findings)
+        found += in_files
+        room = folder.url_of(ROOM.rstrip("/"))
+        if sound.all_of("rejected", "units") and not any(where.startswith(room) for where, _ in in_files):
+            found += ((room, what) for what in compare_digests(sound.view, kept))
+        found += check_whole(folder, sound, records, findings)
+    found += check_records(folder, records, sound)
+    if "rollouts" in sound.view.tables:
+        found += check_rollouts(folder, sound.view)
+    shards = sound.view.table("shards", ["documents"])
     return Verified(
-        problems=problems,
+        problems=[Problem(where=where, what=what) for where, what in found],
         shards=shards.num_rows,
         documents=sum(shards["documents"].to_pylist()),
         tokens_counted=tokenizer is not None,
@@ -210,51 +203,43 @@ def verify_corpus(
     )
 
 
-def _find_source(record: Any, given: Sequence[str], notes: list[str]) -> list[CorpusFile]:
-    places = list(given) or (list(record.config.extent.get("corpus", ())) if record else [])
-    if not places and record is not None:
-        return []  # a job without a source corpus
+def _gather(findings: str) -> tuple[list[tuple[str, str]], dict[str, RowsDigest]]:
+    """What all tasks found, and the sum of their digests of rejected rows."""
+    found, kept = [], {}
+    for path in sorted(Path(findings).glob("*.jsonl")):
+        for line in path.read_text().splitlines():
+            fields = json.loads(line)
+            if "where" in fields:
+                found.append((fields["where"], fields["what"]))
+            for stage, (rows, total) in fields.get("kept", {}).items():
+                kept.setdefault(stage, RowsDigest()).merge(rows, total)
+    return found, kept
+
+
+def _find_source(record: RunRecord | None, given: Sequence[str], notes: list[str]) -> list[CorpusFile] | None:
+    """The source files; None when there are none to look at, with a note where there should be."""
+    places = list(given) or list(record.config.extent.get("corpus", ()) if record else ())
+    if not places:
+        if record is None:
+            notes.append("lineage not checked: run.json is missing, which says where the source is; name it (--source)")
+        return None  # a job without a source corpus
     try:
         return corpus_files(places)
     except UserError as error:
         notes.append(f"lineage not checked: {error.line}")
-        return []
-
-
-def _find_tokenizer(record: Any, view: Any, notes: list[str]) -> str | None:
-    name = record.identity.get("counted_with") if record else None
-    if not name or not view.table("shards", ["path"]).num_rows:
         return None
-    place = record.config.execution.get("tokenizer_folder") or name
+
+
+def _find_tokenizer(record: RunRecord | None, sound: Sound, notes: list[str]) -> str | None:
+    if not sound.view.table("shards", ["path"]).num_rows:
+        return None
+    name = record.identity.get("counted_with") if record else None
+    if not name:
+        which = "run.json is missing" if record is None else "the run record does not say"
+        notes.append(f"tokens not counted again: {which} with which tokenizer they were")
+        return None
     try:
-        return str(resolve_tokenizer(place).path)
+        return str(resolve_tokenizer(record.config.execution.get("tokenizer_folder") or name).path)
     except UserError as error:
         notes.append(f"tokens not counted again: {error.line}")
         return None
-
-
-def _whole(folder: Folder, manifest: Manifest) -> Iterator[Problem]:
-    """What only shows over the whole output: doubled keys, stray files, books."""
-    documents = manifest.table("documents", ["id", "shard"])
-    for name, count in Counter(documents["id"].to_pylist()).items():
-        if count > 1:
-            yield Problem(where=folder.url, what=f"document {name} is there {count} times")
-    known = set(manifest.table("shards", ["path"])["path"].to_pylist())
-    for entry in folder.list("documents"):
-        if entry.path not in known:
-            yield Problem(where=folder.url_of(entry.path), what="is not in the manifest")
-    books = manifest.books()
-    rejected = Counter(manifest.table("rejected", ["stage"])["stage"].to_pylist())
-    for stage, account in books.items():
-        try:
-            account.balance(stage)
-        except UserError as error:
-            yield Problem(where=folder.url, what=error.line)
-        said = sum(account.rejected.values())
-        if said != rejected[stage]:
-            yield Problem(
-                where=folder.url, what=f"the books of {stage} reject {said}, the index holds {rejected[stage]}"
-            )
-    accepted = books["generation"].accepted if "generation" in books else 0
-    if accepted != documents.num_rows:
-        yield Problem(where=folder.url, what=f"the books accept {accepted}, the index holds {documents.num_rows}")

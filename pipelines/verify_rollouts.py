@@ -12,13 +12,13 @@ import zstandard
 
 from derivedata.pipelines.scored import COUNTED, FAILED, REFINE, RESCORE, ROLLOUT_STAGE, SAMPLE, TABLES
 from derivedata.store.books import Books
-from derivedata.store.manifest import Manifest, View
+from derivedata.store.manifest import View
 from derivedata.store.paths import Folder, Missing
 
 COLUMNS = ["uid", "sample", "purpose", "verdict", "text_sha256", "file", "row"]
 
 
-def check_rollouts(folder: Folder, manifest: Manifest, view: View) -> Iterator[tuple[str, str]]:
+def check_rollouts(folder: Folder, view: View) -> Iterator[tuple[str, str]]:
     """What is wrong, as (where, what)."""
     rollouts = view.table("rollouts", COLUMNS).to_pylist()
     keys = Counter((row["purpose"], row["uid"], row["sample"]) for row in rollouts)
@@ -38,7 +38,7 @@ def check_rollouts(folder: Folder, manifest: Manifest, view: View) -> Iterator[t
         if TABLES[purpose] in view.tables:
             yield from ((folder.url, what) for what in _rates(view, purpose, rollouts))
     verdicts = Counter(row["verdict"] for row in rollouts)
-    books = manifest.books().get(ROLLOUT_STAGE, Books())
+    books = view.books().get(ROLLOUT_STAGE, Books())
     said = (books.accepted, sum(books.rejected.values()))
     found = (sum(verdicts[name] for name in COUNTED), sum(verdicts[name] for name in FAILED))
     if said != found:
