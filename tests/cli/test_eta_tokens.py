@@ -172,3 +172,9 @@ def test_a_plan_is_valued_like_a_corpus():
     text = "\n".join(forecast({"paraphrase": 4e9}, fresh_tokens=2e9, params=1e8))
     assert "D_eff" in text
     assert "D = 2B" in text
+
+
+def test_no_loss_is_told_that_a_model_guessing_evenly_would_beat():
+    told = "\n".join(forecast({"paraphrase": 2e4}, fresh_tokens=8e3, params=14e6))
+    assert "expected loss unknown" in told
+    assert "expected loss unknown" not in "\n".join(forecast({"paraphrase": 2e9}, fresh_tokens=8e9, params=190e6))

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from derivedata.scaling.worth import Worth
 
 
+# Nats a token above which a prediction is no prediction: a vocabulary of 100,352 guessed evenly is at 11.5.
+GUESSING = 11.5
+
+
 @click.command()
 @click.argument("corpora", metavar="CORPUS...", nargs=-1, required=True)
 @click.option("--params", type=Quantity(), required=True, help=words.PARAMS_HELP)
@@ -113,10 +117,13 @@ def lines(holdings: Holdings, value: Worth | None, ensemble: Ensemble, params: f
         found.append(words.table(rows))
     untested = " (several strategies added up: untested)" if value.is_untested else ""
     found.append(f"\nD_eff = {words.counts(value.effective_tokens)}{untested}")
-    found.append(
-        f"expected loss {words.interval(value.loss, words.nats)} nats a token,"
-        f" {words.interval(value.one_epoch_loss, words.nats)} without the derived tokens"
-    )
+    if value.loss.value < GUESSING:
+        found.append(
+            f"expected loss {words.interval(value.loss, words.nats)} nats a token,"
+            f" {words.interval(value.one_epoch_loss, words.nats)} without the derived tokens"
+        )
+    else:
+        found.append("expected loss unknown: the law says nothing about a model that has hardly begun to learn")
     notes = list(holdings.notes)
     for name, count in value.unknown.items():
         known = ", ".join(ensemble.law.strategies) or "none"
