@@ -69,6 +69,7 @@ class ParaphraseConfig:
             temperature=own.temperature if self.temperature is None else self.temperature,
             top_p=own.top_p if self.top_p is None else self.top_p,
             top_k=own.top_k,
+            frequency_penalty=own.frequency_penalty,
             max_tokens=own.max_tokens if self.max_tokens is None else self.max_tokens,
         )
 

@@ -26,6 +26,7 @@ DERIVATION_FIELDS: dict[str, Any] = {
         "temperature": "float64",
         "top_p": "float64",
         "top_k": "int64",
+        "frequency_penalty": "float64",
     },
     "seed": "int64",
     "finish_reason": "string",

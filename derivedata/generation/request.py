@@ -29,6 +29,7 @@ class Sampling:
     temperature: float = 0.7  # 0 is greedy
     top_p: float = 1.0  # in (0, 1]
     top_k: int = -1  # -1: all tokens
+    frequency_penalty: float = 0.0  # in [-2, 2]; taken from a token's logit for each time it was written already
     min_tokens: int = 0  # no end of text before so many new tokens
     ignore_eos: bool = False  # measurements only: go on to max_tokens
     stop: tuple[str, ...] = ()  # texts that end the generation
@@ -41,6 +42,8 @@ class Sampling:
             raise UserError("temperature must be 0 or more", value=self.temperature)
         if not 0 < self.top_p <= 1:
             raise UserError("top_p must be above 0 and at most 1", value=self.top_p)
+        if not -2 <= self.frequency_penalty <= 2:
+            raise UserError("frequency_penalty must be from -2 to 2", value=self.frequency_penalty)
         if not (self.top_k == -1 or self.top_k >= 1):
             raise UserError("top_k must be -1 (all tokens) or at least 1", value=self.top_k)
         if not 0 <= self.min_tokens <= self.max_tokens:

@@ -38,11 +38,13 @@ class SamplingDefaults:
     temperature: float = 0.7  # 0 is greedy
     top_p: float = 0.95  # share of probability kept
     top_k: int = 50  # tokens kept; -1 keeps all
+    frequency_penalty: float = 0.0  # taken from a token's logit for each time it was written already; against loops
     max_tokens: int = 512  # new tokens of one generation
 
     def __post_init__(self):
         _number(self, "temperature", 0.0, 2.0)
         _number(self, "top_p", 0.0, 1.0, above=True)
+        _number(self, "frequency_penalty", -2.0, 2.0)
         _integer(self, "top_k", -1, 1_000_000)
         if self.top_k == 0:
             raise UserError("must not be 0", where="top_k", remedy="write -1 to keep all tokens")

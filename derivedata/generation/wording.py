@@ -35,6 +35,7 @@ def rules_in_words(style: Style) -> list[str]:
     lines.append(
         f"drawn at temperature {sampling.temperature:g} from {top_k} within {sampling.top_p:.0%} of the probability, "
         f"{sampling.max_tokens} tokens at most"
+        + (f", with a frequency penalty of {sampling.frequency_penalty:g}" if sampling.frequency_penalty else "")
     )
     if style.opening:
         lines.append(f"every answer begins with {style.opening!r}")
@@ -86,6 +87,7 @@ sampling:
   temperature: 0.7      # 0: always the likeliest token
   top_p: 0.95           # share of the probability that tokens are drawn from
   top_k: 50             # number of tokens they are drawn from; -1: all
+  frequency_penalty: 0  # up to 2; taken from a token's logit for each time it was written already: against loops
   max_tokens: 512       # new tokens of one generation
 
 source:

@@ -187,12 +187,13 @@ def test_all_sampling_parameters_are_sent(tokenizer, tiny_model):
             seen.append(await request.json())
             return await super()._complete(request)
 
-    sampling = Sampling(max_tokens=9, temperature=0.6, top_p=0.9, top_k=40, min_tokens=3, stop=("END",))
+    chosen = {"max_tokens": 9, "temperature": 0.6, "top_p": 0.9, "top_k": 40, "frequency_penalty": 0.5, "min_tokens": 3}
+    sampling = Sampling(**chosen, stop=("END",))
     with Spy(tokenizer=tiny_model) as server:
         run(server, [Request("a", [5, 6, 7], sampling, seed=2**63 - 1)])
     sent = seen[0]
-    expected = {"max_tokens": 9, "temperature": 0.6, "top_p": 0.9, "top_k": 40, "min_tokens": 3, "stop": ["END"]}
-    neutral = {"min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0, "n": 1}
+    expected = chosen | {"stop": ["END"]}
+    neutral = {"min_p": 0.0, "repetition_penalty": 1.0, "presence_penalty": 0.0, "n": 1}
     rest = {"seed": 2**63 - 1, "prompt": [5, 6, 7], "stream": False, "model": "fake"}
     assert sent == expected | neutral | rest
 
