@@ -164,8 +164,9 @@ def verify_corpus(
     except UserError as error:
         if not folder.names(f"{MANIFEST}/"):
             raise
+        what = "is missing" if isinstance(error, Missing) else error.what
         return Verified(
-            problems=[Problem(where=str(error.where), what=f"{error.what}: nothing else can be checked")],
+            problems=[Problem(where=str(error.where), what=f"{what}: nothing else can be checked")],
             shards=0,
             documents=0,
             tokens_counted=False,
