@@ -1,4 +1,4 @@
-"""The one way in which an expected failure leaves the program: a line that says what, where, the value and the remedy."""
+"""How an expected failure leaves the program: as one line that says what, where, the value and the remedy."""
 
 from __future__ import annotations
 

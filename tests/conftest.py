@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def reference_data() -> Path:
-    """The folder of real and broken inputs that stands beside the checkout (or where DERIVEDATA_REFERENCE_DATA points)."""
+    """Real and broken inputs, in the folder beside the checkout (or where DERIVEDATA_REFERENCE_DATA points)."""
     named = os.environ.get("DERIVEDATA_REFERENCE_DATA")
     folder = Path(named) if named else Path(__file__).resolve().parents[2] / "shared" / "data"
     if not folder.is_dir():

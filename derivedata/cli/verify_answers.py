@@ -33,7 +33,7 @@ def verify_answers(file, output, gold_field, answer_field, answers, form, plugin
     """Check the responses in FILE (jsonl, json or Parquet; any fsspec URL) against its gold answers.
 
     Each row gets a verdict: correct, wrong, no_answer, verifier_timeout, verifier_error, or unscored (no gold answer).
-    Numbers and strings are compared directly; the rest goes to math-verify in processes that are killed at the deadline.
+    Numbers and strings are compared directly; the rest goes to math-verify, in processes killed at the deadline.
 
     \b
       derivedata verify-answers answers.jsonl --gold-field gold --answer-field response -o verdicts.parquet
