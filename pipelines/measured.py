@@ -315,6 +315,10 @@ def _mean_interval(values: np.ndarray) -> tuple[float, float, float] | None:
     values = np.asarray(values, float)
     if not len(values):
         return None
-    mean = float(values.mean())
-    error = 1.96 * float(values.std(ddof=1)) / len(values) ** 0.5 if len(values) > 1 else float("nan")
+    mean, spread = float(values.mean()), float(values.std(ddof=1)) if len(values) > 1 else 0.0
+    if not spread:
+        # All alike: their spread says nothing of what the next problem would be, a proportion's interval does.
+        low, high = jeffreys_interval(mean * len(values), len(values))
+        return mean, float(low), float(high)
+    error = 1.96 * spread / len(values) ** 0.5
     return mean, max(0.0, mean - error), min(1.0, mean + error)

@@ -49,6 +49,12 @@ def test_a_problem_gets_sixteen_samples_its_rate_and_its_band(server, problems, 
     assert measured.problems["band"][0] == "hard" and measured.problems["band"][-1] == "above"
 
 
+def test_problems_that_are_all_alike_still_have_an_interval(server, tiny_model, tmp_path):
+    measured = measure(server, write_problems(tmp_path / "p.jsonl", [0.0] * 6), tmp_path / "out", tiny_model)
+    mean, low, high = measured.mean
+    assert (mean, low) == (0, 0) and 0.1 < high < 0.5
+
+
 def test_the_books_balance_and_the_output_verifies(server, problems, tiny_model, tmp_path):
     measured = measure(server, problems, tmp_path / "out", tiny_model)
     books = Manifest(tmp_path / "out").books()
