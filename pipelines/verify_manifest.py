@@ -15,15 +15,17 @@ import pyarrow.parquet as pq
 from derivedata.errors import UserError
 from derivedata.store.content import size_and_sha256
 from derivedata.store.kinds import ROOM as KINDS
-from derivedata.store.manifest import Manifest, View
+from derivedata.store.manifest import ALWAYS, Manifest, View
 from derivedata.store.parts import ReadPart, read_part
 from derivedata.store.paths import Folder, Missing
-from derivedata.store.snapshots import SnapshotFile, Snapshots
-from derivedata.store.tables import BOOKS_KEY, MANIFEST, RESERVED, SHARDS, part_path, write_parquet
+from derivedata.store.snapshots import SnapshotFile, Snapshots, snapshot_path
+from derivedata.store.tables import BOOKS_KEY, MANIFEST, RESERVED, SHARDS, TABLES, UNIT_NAMES, part_path, write_parquet
 from derivedata.store.units import is_unit_name, kinds_hash
 
 Found = tuple[str, str]  # where, and what is wrong there
 UNREADABLE = (pa.ArrowException, OSError, ValueError, KeyError, TypeError)
+# Columns that are never null, without which a row can't be looked at.
+NEEDED = {"shards": ("path", "sha256", "bytes", "documents", "unit", "format", "frames"), "units": ("name", "stage")}
 OTHER_CONTENT = "has other content than was committed"
 
 
@@ -65,8 +67,11 @@ def read_manifest(folder: Folder) -> tuple[Sound, list[Found]]:
         found += ((folder.url_of(file.path), what) for what in wrong)
         if not readable:
             bad[file.path] = file.table
-    if view.snapshot and sum(file.rows for file in view.snapshot.of("units")) != view.snapshot.parts:
-        found.append((folder.url_of(view.snapshot.of("units")[0].path), "names other parts than its snapshot covers"))
+    if view.snapshot:
+        path = snapshot_path(view.snapshot.number)
+        units = sum(file.rows for file in view.snapshot.of("units"))
+        if units != view.snapshot.parts or folder.read(path) != view.snapshot.to_json():
+            found.append((folder.url_of(path), OTHER_CONTENT))
     names = frozenset(view.fresh) | covered
     found += _orphans(folder, names)
     found += _kinds(folder, names)
@@ -74,7 +79,7 @@ def read_manifest(folder: Folder) -> tuple[Sound, list[Found]]:
         folder=folder,
         snapshot=view.snapshot,
         fresh=tuple(name for name in view.fresh if name not in lost),
-        files={table: tuple(path for path in paths if path not in bad) for table, paths in view.files.items()},
+        files={table: left for table, paths in view.files.items() if (left := tuple(p for p in paths if p not in bad))},
     )
     return Sound(view=sound, unread=frozenset(bad.values()), lost=frozenset(lost), names=names), found
 
@@ -85,16 +90,17 @@ def _part(folder: Folder, name: str) -> tuple[ReadPart | None, list[Found], dict
     try:
         part = read_part(folder, name)
         rows = part.shards.select(SHARDS.names).cast(SHARDS)
+        _check_values(rows, "shards")
+        found, unread = [(where, what) for what in _account(part)], {}
+        if not _is_canonical(folder.read(part_path("units", name)), rows):
+            found.append((where, OTHER_CONTENT))
     except UserError as error:
         return None, [(where, _told(error))], {}
     except UNREADABLE as error:
         return None, [(where, f"is damaged: {_line(error)}")], {}
-    found, unread = [(where, what) for what in _account(part)], {}
-    if not _is_canonical(folder.read(part_path("units", name)), rows):
-        found.append((where, OTHER_CONTENT))
     for table, rows in part.rows.items():
         path = part_path(table, name)
-        wrong, readable = _index_file(folder, path, rows, part.files.get(path))
+        wrong, readable = _index_file(folder, table, path, rows, part.files.get(path))
         found += ((folder.url_of(path), what) for what in wrong)
         if not readable:
             unread[path] = table
@@ -107,6 +113,17 @@ def _is_canonical(data: bytes, rows: pa.Table) -> bool:
     metadata = pq.read_metadata(pa.BufferReader(data))
     again = write_parquet(rows, metadata={BOOKS_KEY: metadata.metadata[BOOKS_KEY]})
     return again == data or pq.read_metadata(pa.BufferReader(again)).created_by != metadata.created_by
+
+
+def _check_values(rows: pa.Table | pa.RecordBatch, table: str) -> None:
+    """Raises ValueError or ArrowException for rows of another schema than declared, or with values that can't be."""
+    rows.validate(full=True)
+    for field in (ALWAYS | TABLES | {"units": UNIT_NAMES}).get(table, rows.schema):
+        column = rows.column(field.name)
+        if column.type != field.type:
+            raise ValueError(f"column {field.name} is of type {column.type}")
+        if column.null_count and field.name in NEEDED.get(table, ()):
+            raise ValueError(f"column {field.name} has nulls")
 
 
 def _account(part: ReadPart) -> Iterator[str]:
@@ -125,7 +142,7 @@ def _account(part: ReadPart) -> Iterator[str]:
         yield f"its books reject {sum(part.books.rejected.values())}, its index {rejected}"
 
 
-def _index_file(folder: Folder, path: str, rows: int, sha256: str | None) -> tuple[list[str], bool]:
+def _index_file(folder: Folder, table: str, path: str, rows: int, sha256: str | None) -> tuple[list[str], bool]:
     """What is wrong with an index file of a part, and whether its rows can be read."""
     try:
         data = folder.read(path)
@@ -133,11 +150,13 @@ def _index_file(folder: Folder, path: str, rows: int, sha256: str | None) -> tup
         return ["is missing"], False
     wrong = [OTHER_CONTENT] if hashlib.sha256(data).hexdigest() != sha256 else []
     try:
-        table = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
+        found = pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False)
+        if wrong:
+            _check_values(found, table)
     except UNREADABLE as error:
         return [*wrong, f"is damaged: {_line(error)}"], False
-    if table.num_rows != rows:
-        wrong.append(f"holds {table.num_rows} rows, its unit committed {rows}")
+    if found.num_rows != rows:
+        wrong.append(f"holds {found.num_rows} rows, its unit committed {rows}")
     return wrong, True
 
 
@@ -149,7 +168,10 @@ def _snapshot_file(folder: Folder, file: SnapshotFile) -> tuple[list[str], bool]
             if (size, sha256) == (file.bytes, file.sha256):
                 return [], True
             stream.seek(0)
-            rows = sum(batch.num_rows for batch in pq.ParquetFile(stream).iter_batches())
+            rows = 0
+            for batch in pq.ParquetFile(stream).iter_batches():
+                _check_values(batch, file.table)
+                rows += batch.num_rows
     except Missing:
         return ["is missing"], False
     except UNREADABLE as error:

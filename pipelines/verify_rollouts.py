@@ -61,14 +61,13 @@ def _file(folder: Folder, file: str, rows: list[dict]) -> Iterator[str]:
         yield f"holds {len(lines) - 1} rollouts, the index {len(rows)}"
         return
     for row in rows:
-        kept = json.loads(lines[row["row"]])
-        sha256 = hashlib.sha256(kept["text"].encode("utf-8", "surrogatepass")).hexdigest()
-        if (kept["uid"], kept["sample"], kept["verdict"], sha256) != (
-            row["uid"],
-            row["sample"],
-            row["verdict"],
-            row["text_sha256"],
-        ):
+        try:
+            kept = json.loads(lines[row["row"]])
+            sha256 = hashlib.sha256(kept["text"].encode("utf-8", "surrogatepass")).hexdigest()
+            found = (kept["uid"], kept["sample"], kept["verdict"], sha256)
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+            found = None
+        if found != (row["uid"], row["sample"], row["verdict"], row["text_sha256"]):
             yield f"row {row['row']} is not what the index says"
             return
 

@@ -66,4 +66,4 @@ def check_source(view: View, wanted: Wanted) -> Iterator[str]:
         elif isinstance(document.id, str) and document.id.isascii() and document.id != its_id:
             yield f"row {document.row} has id {document.id!r}, the index says {its_id!r}"
     if named:
-        yield f"rows {sorted(named)[:5]} that were derived from are gone"
+        yield f"rows {sorted(named, key=str)[:5]} that were derived from are gone"

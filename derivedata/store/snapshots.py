@@ -136,7 +136,7 @@ class Snapshots:
 
         try:
             with self.folder.open(file.path) as source:
-                return pq.read_table(source, columns=["name"])["name"].to_pylist()
+                return pq.read_table(source, columns=["name"])["name"].cast(pa.string()).to_pylist()
         except FileNotFoundError:
             raise
         except (pa.ArrowException, OSError, ValueError, KeyError) as error:
