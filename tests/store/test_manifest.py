@@ -228,14 +228,14 @@ def test_a_damaged_snapshot_is_named(folder):
 def test_a_stage_brings_tables_of_its_own(folder, monkeypatch):
     schema = pa.schema([("uid", pa.string()), ("k", pa.int32())])
     monkeypatch.setattr(tables, "TABLES", dict(tables.TABLES))
-    tables.declare("problems", schema)
+    tables.declare("puzzles", schema)
     rows = rows_to_table([{"uid": "p1", "k": 3}], schema)
-    part = Part(stage="rollouts", books=Books(planned=16, accepted=16), tables={"problems": rows})
-    Ledger(folder).publish("problems-1", part)
-    monkeypatch.undo()  # another program reads, which has never heard of problems
-    assert Manifest(folder).table("problems").to_pylist() == [{"uid": "p1", "k": 3}]
+    part = Part(stage="rollouts", books=Books(planned=16, accepted=16), tables={"puzzles": rows})
+    Ledger(folder).publish("puzzles-1", part)
+    monkeypatch.undo()  # another program reads, which has never heard of puzzles
+    assert Manifest(folder).table("puzzles").to_pylist() == [{"uid": "p1", "k": 3}]
     compact(folder, grace=0)
-    assert Manifest(folder).table("problems").to_pylist() == [{"uid": "p1", "k": 3}]
+    assert Manifest(folder).table("puzzles").to_pylist() == [{"uid": "p1", "k": 3}]
     with pytest.raises(UserError, match="no such table"):
         Manifest(folder).table("nonsense")
 
