@@ -90,7 +90,7 @@ def answering(output: Path, *, since: float) -> bool:
 def test_a_killed_command_leaves_no_server_and_loses_nothing(tmp_path):
     write_sample_corpus(str(tmp_path / "in"))
     out = tmp_path / "out"
-    job = ("paraphrase", str(tmp_path / "in"), "-o", str(out), "--documents", "6", "--max-tokens", "96")
+    job = ("paraphrase", str(tmp_path / "in"), "-o", str(out), "--documents", "12", "--max-tokens", "160")
     for _ in range(2):
         begun = time.time()
         process = derivedata(*job)
@@ -112,7 +112,7 @@ def test_a_killed_command_leaves_no_server_and_loses_nothing(tmp_path):
     assert process.returncode == 0, errors
     assert "going on from" in errors
     books = Manifest(out).books()["generation"]
-    assert books.planned >= 6 * 4 and books.settled == books.planned
+    assert books.planned == books.settled >= 12 * 4
     verified = verify_corpus(str(out))
     assert verified.problems == [] and verified.documents == books.accepted
     assert json.loads((out / "run.json").read_text())["status"] == "done"
