@@ -24,6 +24,7 @@ COMMANDS: dict[str, str] = {
     "problems": "derivedata.cli.problems:problems",
     "query": "derivedata.cli.query:query",
     "styles": "derivedata.cli.styles:styles",
+    "train": "derivedata.cli.train:train",
     "verify-answers": "derivedata.cli.verify_answers:verify_answers",
     "verify": "derivedata.cli.verify:verify",
 }
