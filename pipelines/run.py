@@ -2,8 +2,8 @@
 
 From Python:
 
-    from derivedata.pipelines.run import ParaphraseOptions, paraphrase_corpus
-    outcome = paraphrase_corpus(ParaphraseOptions(corpus=("corpus",), output="derived"))
+    import derivedata
+    outcome = derivedata.paraphrase("corpus", "derived", styles=("faq",), model="smollm2-135m")
 """
 
 from __future__ import annotations
@@ -147,6 +147,24 @@ def paraphrase_corpus(
         UserError: in one line, whatever can be expected to go wrong; what is finished is kept.
     """
     return _Run(options, listener or Silence(), serve).run()
+
+
+def paraphrase(
+    corpus: str | Sequence[str], output: str, *, listener: Listener | None = None, **options: Any
+) -> Outcome:
+    """Paraphrase a corpus: what `derivedata paraphrase` does, from Python (`derivedata.paraphrase`).
+
+    Args:
+        corpus: Dolma folders, files or patterns.
+        output: folder or URL that receives the derived corpus; what is there already is gone on from.
+        listener: hears about progress; silent by default.
+        options: fields of `ParaphraseOptions`: styles, rewrites, tokens, model and the others.
+
+    Raises:
+        UserError: in one line, whatever can be expected to go wrong; what is finished is kept.
+    """
+    places = (corpus,) if isinstance(corpus, str) else tuple(corpus)
+    return paraphrase_corpus(ParaphraseOptions(corpus=places, output=output, **options), listener)
 
 
 def shares(weights: Mapping[str, float]) -> dict[str, float]:
