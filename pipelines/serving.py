@@ -17,6 +17,7 @@ from derivedata.errors import UserError
 from derivedata.generation.endpoint import mark_failed, write_endpoint
 from derivedata.generation.launch import ServerSettings
 from derivedata.generation.model import ModelFolder
+from derivedata.generation.profile import apply_profile
 from derivedata.generation.server import VllmServer
 from derivedata.store.fingerprint import RunConfig
 from derivedata.store.manifest import Manifest
@@ -64,7 +65,8 @@ ENDPOINT = "endpoint.json"
 def own_server(serving: Serving) -> Iterator[int]:
     """A vLLM server on this machine for as long as the block runs."""
     endpoint_file, over = serving.private / ENDPOINT, threading.Event()
-    server = VllmServer(serving.model, serving.settings, log=serving.log)
+    settings = apply_profile(serving.model, serving.settings)
+    server = VllmServer(serving.model, settings, log=serving.log)
 
     def watch() -> None:
         # The tasks run in other processes: they see a file, not our server.

@@ -25,6 +25,7 @@ COMMANDS: dict[str, str] = {
     "query": "derivedata.cli.query:query",
     "styles": "derivedata.cli.styles:styles",
     "train": "derivedata.cli.train:train",
+    "tune": "derivedata.cli.tune:tune",
     "verify-answers": "derivedata.cli.verify_answers:verify_answers",
     "verify": "derivedata.cli.verify:verify",
 }
