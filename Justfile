@@ -57,6 +57,7 @@ format: setup
 
 # Resolve the CPU set again (run where a +cpu wheel of torch can be found, e.g. with PIP_FIND_LINKS set).
 lock:
-    uv pip compile --quiet pyproject.toml --extra cpu --extra math --extra s3 --extra test --python-version 3.11 \
+    uv pip compile --quiet pyproject.toml --extra cpu --extra math --extra s3 --extra rl --extra test --python-version 3.11 \
       ${PIP_FIND_LINKS:+--find-links "$PIP_FIND_LINKS"} --no-header --no-annotate --no-emit-find-links --output-file cpu.lock
-    sed -i 's/^\(torch==[0-9.]*\)+cpu$/\1/' cpu.lock
+    # The CPU build of torch needs none of what its CUDA build asks for.
+    sed -i -e 's/^\(torch==[0-9.]*\)+cpu$/\1/' -e '/^\(nvidia\|cuda\)-/d' cpu.lock

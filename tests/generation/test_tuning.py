@@ -50,7 +50,7 @@ def test_each_change_is_measured_on_top_of_the_best_so_far():
         seen.append((best.threads, best.block_size))
         return [1.2]
 
-    best, gain, measured, _ = search(compare)
+    best, gain, _, _ = search(compare)
     # The second block size is not tried: the first has just been found better.
     assert seen == [(None, None), (2, None), (2, 128)]
     assert gain == pytest.approx(1.2**3)
