@@ -6,7 +6,7 @@ import glob
 import itertools
 import os
 import posixpath
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from derivedata.corpus.document import COMPRESSION_SUFFIXES, without_compression
@@ -29,7 +29,7 @@ class CorpusFile:
         path: relative to the corpus root, with `/`; what uids are made of.
         bytes: size of the file.
         version: changes when the content does: an ETag, or the modification time in nanoseconds.
-        format: 'jsonl', 'json' or 'parquet', by name; the reader looks at the bytes.
+        format: 'jsonl', 'json' or 'parquet', by name (a value of `formats`); the reader looks at the bytes.
     """
 
     url: str
@@ -39,7 +39,7 @@ class CorpusFile:
     format: str
 
 
-def corpus_files(sources: Sequence[str]) -> list[CorpusFile]:
+def corpus_files(sources: Sequence[str], formats: Mapping[str, str] = FORMATS) -> list[CorpusFile]:
     """All shards of a corpus, sorted by path.
 
     A folder stands for every shard below it; where it has a `documents/` folder, that one is meant, so `corpus` and
@@ -49,6 +49,7 @@ def corpus_files(sources: Sequence[str]) -> list[CorpusFile]:
 
     Args:
         sources: folders, files, globs, or fsspec URLs of these.
+        formats: which suffixes are shards, and of which format.
 
     Raises:
         UserError: nothing is found, or two files differ only in their compression suffix.
@@ -58,18 +59,19 @@ def corpus_files(sources: Sequence[str]) -> list[CorpusFile]:
     found: dict[str, tuple[int, str]] = {}
     roots = []
     for source in sources:
-        for root, entries in _expand(os.fspath(source)):
+        for root, entries in _expand(os.fspath(source), formats):
             roots.append(root)
             found.update(entries)
     if not found:
         raise UserError(
             "no documents found",
             where=", ".join(map(str, sources)) or None,
-            remedy="give a folder, files or globs of .jsonl, .json, .ndjson or .parquet (.gz, .zst, .bz2, .xz too)",
+            remedy=f"give a folder, files or globs of {', '.join(formats)} (.gz, .zst, .bz2, .xz too)",
         )
     root = roots[0] if len(set(roots)) == 1 else _common_folder(roots)
     files = [
-        CorpusFile(url, _relative(url, root), size, version, _format(url)) for url, (size, version) in found.items()
+        CorpusFile(url, _relative(url, root), size, version, _format(url, formats))
+        for url, (size, version) in found.items()
     ]
     files.sort(key=lambda file: file.path)
     _refuse_twins(files)
@@ -89,9 +91,9 @@ def _refuse_twins(files: list[CorpusFile]) -> None:
         seen[stem] = file.path
 
 
-def _expand(source: str) -> Iterator[tuple[str, dict[str, tuple[int, str]]]]:
+def _expand(source: str, formats: Mapping[str, str]) -> Iterator[tuple[str, dict[str, tuple[int, str]]]]:
     """(root, {url: (bytes, version)}) for what one source stands for."""
-    listing = _LocalFiles() if is_local(source) else _RemoteFiles(source)
+    listing = _LocalFiles(formats) if is_local(source) else _RemoteFiles(source, formats)
     source = listing.normal(source)
     if listing.is_folder(source):
         documents = posixpath.join(source, "documents")
@@ -104,8 +106,8 @@ def _expand(source: str) -> Iterator[tuple[str, dict[str, tuple[int, str]]]]:
     elif glob.has_magic(source):
         for match in listing.glob(source):
             if listing.is_folder(match):
-                yield from _expand(match)
-            elif _is_shard(posixpath.basename(match)):
+                yield from _expand(match, formats)
+            elif _is_shard(posixpath.basename(match), formats):
                 yield posixpath.dirname(match), {match: listing.stat(match)}
     else:
         raise UserError("no such file or folder", where=source)
@@ -113,6 +115,9 @@ def _expand(source: str) -> Iterator[tuple[str, dict[str, tuple[int, str]]]]:
 
 class _LocalFiles:
     """The local disk, without fsspec: listings of many files stay fast."""
+
+    def __init__(self, formats: Mapping[str, str]):
+        self._formats = formats
 
     def normal(self, source: str) -> str:
         return os.path.abspath(os.path.expanduser(source.removeprefix("file://")))
@@ -147,7 +152,7 @@ class _LocalFiles:
                     kept.append(name)
             folders[:] = kept
             for name in names:
-                if _is_shard(name):
+                if _is_shard(name, self._formats):
                     path = os.path.join(folder, name)
                     yield path, self.stat(path)
 
@@ -155,14 +160,14 @@ class _LocalFiles:
 class _RemoteFiles:
     """Any other file system, through fsspec."""
 
-    def __init__(self, source: str):
+    def __init__(self, source: str, formats: Mapping[str, str]):
         import fsspec
 
         try:
             self._filesystem, _ = fsspec.core.url_to_fs(source)
         except (ImportError, ValueError) as error:
             raise UserError("this kind of URL cannot be opened", where=source, value=str(error)) from error
-        self._source = source
+        self._source, self._formats = source, formats
         self._filesystem.invalidate_cache()
 
     def normal(self, source: str) -> str:
@@ -184,7 +189,9 @@ class _RemoteFiles:
         top = self._filesystem._strip_protocol(root).rstrip("/")
         for path, info in self._call(self._filesystem.find, root, detail=True).items():
             *folders, name = path[len(top) :].strip("/").split("/")
-            if any(_is_passed_over(folder, depth == 0) for depth, folder in enumerate(folders)) or not _is_shard(name):
+            if any(_is_passed_over(folder, depth == 0) for depth, folder in enumerate(folders)) or not _is_shard(
+                name, self._formats
+            ):
                 continue
             yield self._url(path), _size_and_version(info)
 
@@ -208,12 +215,12 @@ def _is_passed_over(folder: str, at_root: bool) -> bool:
     return folder.startswith((".", "_")) or (at_root and folder in SIDE_FOLDERS)
 
 
-def _is_shard(name: str) -> bool:
-    return not name.startswith((".", "_")) and posixpath.splitext(without_compression(name))[1] in FORMATS
+def _is_shard(name: str, formats: Mapping[str, str]) -> bool:
+    return not name.startswith((".", "_")) and posixpath.splitext(without_compression(name))[1] in formats
 
 
-def _format(url: str) -> str:
-    return FORMATS.get(posixpath.splitext(without_compression(url))[1], "jsonl")
+def _format(url: str, formats: Mapping[str, str]) -> str:
+    return formats.get(posixpath.splitext(without_compression(url))[1], "jsonl")
 
 
 def _common_folder(roots: list[str]) -> str:

@@ -6,7 +6,7 @@ import datetime
 import decimal
 import json
 from bisect import bisect_right
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from derivedata.corpus.document import DOLMA_FIELDS, Document, RejectedRow
 from derivedata.corpus.files import CorpusFile
@@ -28,8 +28,16 @@ class ParquetRows:
     be decoded are one reject each.
     """
 
-    def __init__(self, file: CorpusFile, at: Position, *, first: int, stop: int):
-        self._file, self._at, self._first, self._stop = file, at, first, stop
+    def __init__(
+        self,
+        file: CorpusFile,
+        at: Position,
+        *,
+        first: int,
+        stop: int,
+        shape: Callable[[dict], dict] | None = None,
+    ):
+        self._file, self._at, self._first, self._stop, self._shape = file, at, first, stop, shape
         self._starts: list[tuple[int, int]] = []  # (first row, row group)
 
     def __iter__(self) -> Iterator[Document | RejectedRow]:
@@ -55,7 +63,7 @@ class ParquetRows:
                 self._starts.append((row, group))
                 try:
                     for batch in table.iter_batches(BATCH_ROWS, row_groups=[group], use_threads=False):
-                        for fields in _mappings(batch):
+                        for fields in mappings(batch):
                             yield self._row(fields, row, ours)
                             row += 1
                 except (pa.ArrowException, OSError, ValueError, MemoryError) as error:
@@ -71,22 +79,37 @@ class ParquetRows:
         return RejectedRow(self._file.path, 0, "corrupt-archive", " ".join(detail.split())[:500], "", row)
 
     def _row(self, fields: dict | BadRow, row: int, ours: bool) -> Document | RejectedRow:
-        try:
-            if isinstance(fields, BadRow):
-                raise fields
-            fields = {key: _plain(value) for key, value in fields.items() if value is not None}
-            if isinstance(fields.get("metadata"), str):
-                fields["metadata"] = _parsed(fields["metadata"], ours)
-            if ours:
-                fields |= _parsed(fields.pop("extra", "{}"), True)
+        return document_of(fields, self._file.path, row, ours=ours, shape=self._shape)
+
+
+def document_of(
+    fields: dict | BadRow, path: str, row: int, *, ours: bool = False, shape: Callable[[dict], dict] | None = None
+) -> Document | RejectedRow:
+    """The document that a row of columns holds, or the reject.
+
+    Args:
+        fields: the columns by name, as Arrow gives them; a BadRow where they could not be had.
+        path, row: where it stands.
+        ours: whether the columns are those of our own Parquet layout.
+        shape: see `strict.parse_row`.
+    """
+    try:
+        if isinstance(fields, BadRow):
+            raise fields
+        fields = {key: _plain(value) for key, value in fields.items() if value is not None}
+        if isinstance(fields.get("metadata"), str):
+            fields["metadata"] = _parsed(fields["metadata"], ours)
+        if ours:
+            fields |= _parsed(fields.pop("extra", "{}"), True)
+        if shape is None:
             check_text(fields)
-            check_values(fields)
-        except BadRow as bad:
-            text = "" if isinstance(fields, BadRow) else json.dumps(fields, default=repr, ensure_ascii=False)
-            return RejectedRow(
-                self._file.path, row + 1, bad.reason, bad.detail, shown(text.encode("utf-8", "replace")), row
-            )
-        return Document.from_fields(fields, self._file.path, row)
+        else:
+            fields = shape(fields)
+        check_values(fields)
+    except BadRow as bad:
+        text = "" if isinstance(fields, BadRow) else json.dumps(fields, default=repr, ensure_ascii=False)
+        return RejectedRow(path, row + 1, bad.reason, bad.detail, shown(text.encode("utf-8", "replace")), row)
+    return Document.from_fields(fields, path, row)
 
 
 def open_parquet(url: str):
@@ -96,7 +119,8 @@ def open_parquet(url: str):
         raise UserError("the file cannot be read", where=url, value=f"{type(error).__name__}: {error}") from error
 
 
-def _mappings(batch) -> Iterator[dict | BadRow]:
+def mappings(batch) -> Iterator[dict | BadRow]:
+    """The rows of a record batch; one with a string that is no UTF-8 is a BadRow."""
     try:
         yield from batch.to_pylist()
         return

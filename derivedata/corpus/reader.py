@@ -12,7 +12,7 @@ fault of the archive as a whole is a reject of line 0 and takes a row number lik
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from derivedata.corpus.archive import LONGEST_MAGIC, blocks, detect
 from derivedata.corpus.document import Document, RejectedRow
@@ -56,6 +56,7 @@ class RowReader:
 
     Args:
         digest: a hashlib object that is fed every byte of the file (only for a pass from the start to the end).
+        shape: makes the document's fields of a row's own, where that is no document as it stands; raises BadRow.
         other arguments: as for `read_rows`.
     """
 
@@ -68,13 +69,14 @@ class RowReader:
         at: Position | None = None,
         max_line_bytes: int = MAX_LINE_BYTES,
         digest=None,
+        shape: Callable[[dict], dict] | None = None,
     ):
         if first_row < 0 or max_line_bytes < 1:
             raise ValueError("first_row must not be negative, max_line_bytes must be positive")
         self._file, self._at = file, at or START
         self._first = max(first_row, self._at.row)
         self._stop = -1 if stop_row is None else max(stop_row, 0)
-        self._limit, self._digest = max_line_bytes, digest
+        self._limit, self._digest, self._shape = max_line_bytes, digest, shape
         self._rows = None
 
     def __iter__(self) -> Iterator[Document | RejectedRow]:
@@ -90,7 +92,7 @@ class RowReader:
                     source.drain()
                 from derivedata.corpus.parquet import ParquetRows
 
-                self._rows = ParquetRows(self._file, self._at, first=self._first, stop=self._stop)
+                self._rows = ParquetRows(self._file, self._at, first=self._first, stop=self._stop, shape=self._shape)
             else:
                 self._rows = TextRows(
                     # An archive is recognised again at each frame; plain text may look like anything in the middle.
@@ -101,6 +103,7 @@ class RowReader:
                     stop=self._stop,
                     limit=self._limit,
                     codec=codec,
+                    shape=self._shape,
                 )
             yield from self._rows
             if self._digest is not None:

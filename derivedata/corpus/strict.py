@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import math
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import orjson
 
@@ -40,6 +40,7 @@ REASONS = {
     "value-not-json": "a value that JSON cannot hold",
     "truncated-archive": "the archive ends too early",
     "corrupt-archive": "the archive is damaged",
+    "exploding-archive": "the archive swells beyond all measure",
     "garbage-in-archive": "something that is no archive follows the archive",
     "unsupported-archive": "a format that is not read here",
     "truncated-array": "the JSON array is never closed",
@@ -106,7 +107,7 @@ def parse_object(line: bytes) -> dict:
     except ValueError:  # int() refuses more digits than sys.get_int_max_str_digits()
         raise BadRow("number-too-long") from None
     if not isinstance(value, dict):
-        raise BadRow("not-an-object", f"the row is {_kind(value)}, not an object")
+        raise BadRow("not-an-object", f"the row is {kind_of(value)}, not an object")
     check_values(value)
     return value
 
@@ -144,7 +145,7 @@ def check_text(fields: dict) -> None:
     if text is None:
         raise BadRow("null-text")
     if not isinstance(text, str):
-        raise BadRow("text-not-a-string", f"`text` is {_kind(text)}")
+        raise BadRow("text-not-a-string", f"`text` is {kind_of(text)}")
     if not text:
         raise BadRow("empty-text")
     if text.isspace():
@@ -153,8 +154,12 @@ def check_text(fields: dict) -> None:
         raise BadRow("invisible-text")
 
 
-def parse_row(line: bytes) -> dict:
+def parse_row(line: bytes, shape: Callable[[dict], dict] | None = None) -> dict:
     """The fields of the document on a line that is not blank.
+
+    Args:
+        line: the row.
+        shape: makes the document's fields of the row's own, or raises BadRow; None: the row is a document as it is.
 
     Raises:
         BadRow: with the reason, when the line is no document.
@@ -165,9 +170,11 @@ def parse_row(line: bytes) -> dict:
         fields = parse_object(line)
     else:
         if fields.__class__ is not dict:
-            raise BadRow("not-an-object", f"the row is {_kind(fields)}, not an object")
+            raise BadRow("not-an-object", f"the row is {kind_of(fields)}, not an object")
         if not is_plain(fields.values()):
             fields = parse_object(line)
+    if shape is not None:
+        return shape(fields)
     check_text(fields)
     return fields
 
@@ -202,7 +209,8 @@ def _finite(digits: str) -> float:
     return value
 
 
-def _kind(value: object) -> str:
+def kind_of(value: object) -> str:
+    """What a JSON value is, in words."""
     if value is None:
         return "null"
     names = {

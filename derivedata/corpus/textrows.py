@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import orjson
 
@@ -26,6 +26,7 @@ class TextRows:
         stop: the row to stop before; -1 reads to the end.
         limit: a longer line or array element, in bytes, is a reject.
         codec: what the stream was decompressed from ('plain', 'gzip', ...), for positions.
+        shape: see `strict.parse_row`.
     """
 
     def __init__(
@@ -38,8 +39,9 @@ class TextRows:
         stop: int,
         limit: int,
         codec: str,
+        shape: Callable[[dict], dict] | None = None,
     ):
-        self._stream, self._path, self._codec = stream, path, codec
+        self._stream, self._path, self._codec, self._shape = stream, path, codec, shape
         self._first, self._stop, self._limit = first, stop, limit
         self._row, self._line, self._skip = at.row, at.line, at.skip  # of the next line
         # Bytes that do not tell yet whether lines or an array follow; None once it is lines. A position inside a shard
@@ -136,7 +138,17 @@ class TextRows:
             self._line += 1
             self._row += 1
         if self._row != self._stop:
-            yield from self._documents(lines)
+            yield from self._documents(lines) if self._shape is None else self._shaped(lines)
+
+    def _shaped(self, lines: list[bytes]) -> Iterator[Document | RejectedRow]:
+        """The rows of whole lines where each is brought into shape."""
+        for data in lines:
+            if not is_blank(data):
+                yield self._parsed(data, self._line, self._row, too_long=len(data) > self._limit)
+                self._row += 1
+            self._line += 1
+            if self._row == self._stop:
+                break
 
     def _documents(self, lines: list[bytes]) -> Iterator[Document | RejectedRow]:
         """The rows of whole lines. Nearly all take the short way: a sound object whose text starts with a letter."""
@@ -220,7 +232,7 @@ class TextRows:
         try:
             if too_long:
                 raise BadRow("line-too-long", f"longer than {self._limit} bytes")
-            return Document.from_fields(parse_row(data), self._path, row)
+            return Document.from_fields(parse_row(data, self._shape), self._path, row)
         except BadRow as bad:
             reason = "half-line" if cut and bad.reason in ("bad-json", "not-utf8") else bad.reason
             return RejectedRow(self._path, line, reason, bad.detail, shown(data), row)
