@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bz2
 import lzma
+import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from typing import NamedTuple
 
 from derivedata.corpus.source import Source
 from derivedata.corpus.zstdframes import ZstdDecoder, ZstdError
+from derivedata.errors import UserError
 
 BLOCK_BYTES = 1 << 20
 SEEK_BYTES = 1 << 18
@@ -27,6 +29,9 @@ UNSUPPORTED = {
     b"\xff\x06\x00\x00sNaPpY": "snappy",
 }
 LONGEST_MAGIC = 10
+# A frame that swells beyond both is taken for a bomb. Text comes to 3-10 times its compressed size, logs to some 100.
+BOMB_BYTES = 64 << 20
+EXPANSION = 500  # DERIVEDATA_MAX_EXPANSION overrides it; 0 lets everything through
 FRAME_START = re.compile(rb"\x1f\x8b\x08|\x28\xb5\x2f\xfd|BZh[1-9]1AY|\xfd7zXZ\x00", re.DOTALL)
 
 
@@ -85,7 +90,10 @@ def blocks(source: Source, *, plain: bool = False) -> Iterator[Block | Fault]:
         if kind == "skippable":
             yield from _skip_frame(source)
         elif kind is not None:
-            yield from _frame(source, kind)
+            for item in _frame(source, kind):
+                yield item
+                if isinstance(item, Fault) and item.reason == "exploding-archive":
+                    return  # the next frame can't be found without unpacking the rest of this one
         elif _only_zeros_follow(source):
             return  # padding, as tapes and block devices leave it
         else:
@@ -96,7 +104,7 @@ def blocks(source: Source, *, plain: bool = False) -> Iterator[Block | Fault]:
 
 def _frame(source: Source, codec: str) -> Iterator[Block | Fault]:
     """One member or frame; afterwards the source stands behind it, or at the next frame if this one is damaged."""
-    start, delivered = source.offset, 0
+    start, delivered, expansion = source.offset, 0, _expansion()
     decoder = DECODERS[codec]()
     while not decoder.eof:
         data = source.read()
@@ -110,6 +118,11 @@ def _frame(source: Source, codec: str) -> Iterator[Block | Fault]:
             for out in decoder.decode(data):
                 yield Block(out, start, delivered)
                 delivered += len(out)
+                if delivered > BOMB_BYTES and expansion and delivered > expansion * (source.offset - start):
+                    told = f"the {codec} frame at byte {start} comes to {delivered >> 20} MiB out of"
+                    told += f" {(source.offset - start) >> 10} KiB; if it is meant, raise DERIVEDATA_MAX_EXPANSION"
+                    yield Fault("exploding-archive", f"{told} (now {expansion:g})")
+                    return
         except DAMAGED as error:
             # One call loses what it had decoded before the damage: decode the frame again in small steps.
             before = source.offset - len(data)
@@ -123,6 +136,18 @@ def _frame(source: Source, codec: str) -> Iterator[Block | Fault]:
             _seek_frame(source)
             return
     source.push_back(decoder.unused)
+
+
+def _expansion() -> float:
+    """How many times its compressed size a frame may have; 0: any."""
+    given = os.environ.get("DERIVEDATA_MAX_EXPANSION", "")
+    try:
+        limit = float(given) if given else EXPANSION
+    except ValueError:
+        limit = -1.0
+    if not 0 <= limit < float("inf"):
+        raise UserError("must be a number, 0 for no limit", where="DERIVEDATA_MAX_EXPANSION", value=given)
+    return limit
 
 
 def _salvage(source: Source, codec: str, start: int, suspect: int, delivered: int) -> Iterator[bytes]:

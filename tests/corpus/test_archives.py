@@ -145,3 +145,31 @@ def test_frames_say_where_they_are(tmp_path):
     with Source(shard(tmp_path, first + second).url) as source:
         found = [(block.frame, block.skip, block.data) for block in blocks(source) if not isinstance(block, Fault)]
     assert found == [(0, 0, lines(0)), (len(first), 0, lines(1))]
+
+
+def bomb(packer, megabytes: int) -> bytes:
+    return packer(lines(1, 2) + line(3, text="a" * (megabytes << 20)) + lines(4))
+
+
+@pytest.mark.parametrize("name", ["gzip", "zstd", "bz2", "xz"])
+def test_an_archive_that_swells_beyond_measure_is_left_with_a_reject_that_says_so(tmp_path, name):
+    # The line is within the limit on lines only for a reader that takes any; the archive's own limit comes first.
+    documents, rejected = read(shard(tmp_path, bomb(ARCHIVERS[name], 80)), max_line_bytes=1 << 20)
+    assert ids(documents) == ["d1", "d2"]
+    assert "exploding-archive" in reasons(rejected)
+    told = next(row.detail for row in rejected if row.reason == "exploding-archive")
+    assert "DERIVEDATA_MAX_EXPANSION" in told
+
+
+def test_an_archive_that_is_meant_to_swell_is_let_through(tmp_path, monkeypatch):
+    monkeypatch.setenv("DERIVEDATA_MAX_EXPANSION", "0")
+    documents, rejected = read(shard(tmp_path, bomb(gzip.compress, 80)), max_line_bytes=1 << 20)
+    assert (ids(documents), reasons(rejected)) == (["d1", "d2", "d4"], ["line-too-long"])
+
+
+def test_text_that_compresses_well_is_no_bomb(tmp_path):
+    # 100 MB of the same row: some 200 to 1 with gzip.
+    row = line(1, text="The same sentence again and again. " * 20)
+    documents, rejected = read(shard(tmp_path, gzip.compress(row * (70_000_000 // len(row)), 1)))
+    assert not rejected
+    assert len(documents) == 70_000_000 // len(row)
