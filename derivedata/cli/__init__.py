@@ -24,6 +24,7 @@ COMMANDS: dict[str, str] = {
     "problems": "derivedata.cli.problems:problems",
     "query": "derivedata.cli.query:query",
     "styles": "derivedata.cli.styles:styles",
+    "tokens": "derivedata.cli.tokens:tokens",
     "train": "derivedata.cli.train:train",
     "tune": "derivedata.cli.tune:tune",
     "verify-answers": "derivedata.cli.verify_answers:verify_answers",

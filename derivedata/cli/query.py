@@ -183,6 +183,8 @@ def _told(summary: Summary) -> list[str]:
     lines = [text_table(summary.styles.to_dicts(), summary.styles.columns)]
     tokens = "not all counted alike" if summary.tokens is None else f"{summary.tokens:,} tokens"
     lines.append(f"{summary.documents:,} documents, {tokens}, {summary.bytes:,} bytes in {summary.shards:,} shards")
+    if summary.counts.height:
+        lines += ["", "counted:", text_table(summary.counts.to_dicts(), summary.counts.columns)]
     if summary.rejected.height:
         lines += ["", "rejected:", text_table(summary.rejected.to_dicts(), summary.rejected.columns)]
     for stage, books in sorted(summary.books.items()):

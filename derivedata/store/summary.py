@@ -26,12 +26,14 @@ class Summary:
     styles: strategy, style, tokenizer, shards, documents, tokens (null where any shard is uncounted), bytes.
     rejected: stage, style (null for input rows), reason, rows.
     books: by stage. units: committed parts.
+    counts: tokenizer, strategy, style, documents, tokens of `derivedata tokens`; no rows where nobody counted.
     """
 
     styles: pl.DataFrame
     rejected: pl.DataFrame
     books: Mapping[str, Books]
     units: int
+    counts: pl.DataFrame
 
     @property
     def documents(self) -> int:
@@ -61,6 +63,7 @@ class Summary:
             "tokens": self.tokens,
             "bytes": self.bytes,
             "styles": self.styles.to_dicts(),
+            "counts": self.counts.to_dicts(),
             "rejected": self.rejected.to_dicts(),
             "books": {stage: books.to_dict() for stage, books in sorted(self.books.items())},
         }
@@ -94,7 +97,21 @@ def summarise(view: View) -> Summary:
         .sort("stage", "style", "rows", "reason", descending=[False, False, True, False], nulls_last=True)
     )
     units = len(view.fresh) + (view.snapshot.parts if view.snapshot else 0)
-    return Summary(styles=styles, rejected=rejected, books=view.books(), units=units)
+    return Summary(styles=styles, rejected=rejected, books=view.books(), units=units, counts=_counts(view))
+
+
+def _counts(view: View) -> pl.DataFrame:
+    """What `derivedata tokens` counted, by tokenizer, strategy and style."""
+    import polars as pl
+
+    if "token_counts" not in view.tables:
+        return pl.DataFrame(schema=dict.fromkeys(_COUNTED, pl.String) | {"documents": pl.Int64, "tokens": pl.Int64})
+    rows = view.table("token_counts", [*_COUNTED, "documents", "tokens"])
+    sums = rows.group_by(_COUNTED, use_threads=False).aggregate([("documents", "sum"), ("tokens", "sum")])
+    return pl.from_arrow(sums.rename_columns([*_COUNTED, "documents", "tokens"])).sort(_COUNTED, nulls_last=False)
+
+
+_COUNTED = ["tokenizer", "strategy", "style"]
 
 
 _STYLE_NAMES = ["strategy", "style", "tokenizer", "shards", "documents", "tokens", "bytes", "uncounted"]
