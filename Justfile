@@ -45,6 +45,11 @@ quick *args: setup
 bench *parts: setup
     {{bin}}/python -m tests.bench {{parts}}
 
+# Fuzz what reads other people's bytes (reader, styles, answers, SQL) for so many seconds; what is found is kept as a test.
+fuzz seconds="600" *targets: setup
+    @{{bin}}/python -c 'import atheris' 2>/dev/null || uv pip install --quiet --python .venv/bin/python --no-deps 'atheris>=3.0,<4'
+    {{bin}}/python -m tests.fuzz {{targets}} --seconds {{seconds}}
+
 # Check style and formatting.
 lint: setup
     {{bin}}/ruff check .
