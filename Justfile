@@ -45,6 +45,11 @@ quick *args: setup
 bench *parts: setup
     {{bin}}/python -m tests.bench {{parts}}
 
+# The properties on 20,000 examples each (hours on two cores).
+nightly *args: setup
+    DERIVEDATA_NIGHTLY=1 {{bin}}/python -m pytest -q tests/corpus/test_any_bytes.py tests/generation/test_pieces.py \
+      tests/store/test_units.py tests/store/test_interleavings.py {{args}}
+
 # Fuzz what reads other people's bytes (reader, styles, answers, SQL) for so many seconds; what is found is kept as a test.
 fuzz seconds="600" *targets: setup
     @{{bin}}/python -c 'import atheris' 2>/dev/null || uv pip install --quiet --python .venv/bin/python --no-deps 'atheris>=3.0,<4'

@@ -17,6 +17,7 @@ from derivedata.corpus.reader import read_rows
 from derivedata.corpus.strict import REASONS
 from derivedata.corpus.writer import ShardWriter
 from tests.corpus.shards import shard
+from tests.examples import examples
 
 PIECES = [
     b"\n", b"\r\n", b"\n\n", b" ", b"[", b"]", b"{", b"}", b",", b'"', b"\\", b"\0", b"\xef\xbb\xbf", b"\xff",
@@ -38,7 +39,7 @@ def files(draw) -> bytes:
     return bytes(data[: draw(st.integers(0, len(data)))] if draw(st.booleans()) else data)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(files(), st.integers(20, 60))
 def test_every_row_is_a_document_or_a_reject(data, limit):
     with tempfile.TemporaryDirectory() as folder:
@@ -51,7 +52,7 @@ def test_every_row_is_a_document_or_a_reject(data, limit):
                 json.dumps(row.to_dict(), ensure_ascii=False).encode()
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(files())
 def test_books_balance_and_chunks_give_what_a_full_read_gives(data):
     with tempfile.TemporaryDirectory() as folder:
@@ -82,7 +83,7 @@ rows_of_documents = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(rows_of_documents, st.sampled_from(["jsonl.zst", "jsonl.gz"]), st.integers(1, 200))
 def test_what_is_written_reads_back_the_same(rows, format, frame_bytes):
     with tempfile.TemporaryDirectory() as folder:

@@ -6,6 +6,7 @@ from hypothesis import strategies as st
 
 from derivedata.errors import UserError
 from derivedata.generation.pieces import split_document
+from tests.examples import examples
 
 PARAGRAPH = "One sentence here. Another one follows! A third asks why? "
 
@@ -32,7 +33,7 @@ def _texts():
 
 
 @given(text=_texts(), limit=st.integers(16, 90))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_pieces_join_back_to_the_text_and_fit(tokenizer, text, limit):
     pieces = split_document(tokenizer, text, limit)
     assert "".join(piece.text for piece in pieces) == text
@@ -43,7 +44,7 @@ def test_pieces_join_back_to_the_text_and_fit(tokenizer, text, limit):
 
 
 @given(text=_texts(), limit=st.integers(16, 90), draw=st.floats(0, 1, exclude_max=True))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_a_window_is_one_piece_of_the_text(tokenizer, text, limit, draw):
     pieces = split_document(tokenizer, text, limit, "window", draw=draw)
     assert len(pieces) == 1

@@ -12,6 +12,7 @@ from derivedata.store.compaction import compact
 from derivedata.store.ledger import Ledger
 from derivedata.store.paths import Folder
 from derivedata.store.units import Unit
+from tests.examples import examples
 from tests.store import samples
 from tests.store.steps import Writer
 
@@ -34,7 +35,7 @@ def job(number: int, *, compacts: bool):
 turns = st.lists(st.tuples(st.integers(0, 2), st.integers(1, 40), st.integers(0, 4).map(lambda n: n == 0)), max_size=40)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(turns)
 def test_any_interleaving_gives_one_outcome(schedule):
     place = f"memory://{uuid.uuid4().hex}"

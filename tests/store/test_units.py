@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from derivedata.errors import UserError
 from derivedata.store.units import Unit, is_unit_name, kinds_hash, missing
+from tests.examples import examples
 from tests.store.samples import keys
 
 
@@ -98,7 +99,7 @@ kinds = st.lists(st.sampled_from("abc"), min_size=1, unique=True).map(tuple)
 wishes = st.tuples(st.integers(1, 8), kinds, st.integers(1, 4))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(history=st.lists(wishes, max_size=4), wish=wishes, chance=st.randoms(use_true_random=False))
 def test_committed_and_missing_make_the_wanted_output_without_overlap(history, wish, chance: random.Random):
     """Whatever was wanted before, and however much of it was committed or begun, in whatever order."""
@@ -118,7 +119,7 @@ def test_committed_and_missing_make_the_wanted_output_without_overlap(history, w
     assert all(unit.within(Unit(3, 0, documents, 0, rewrites, styles)) for unit in found)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(history=st.lists(wishes, max_size=3), wish=wishes, chance=st.randoms(use_true_random=False))
 def test_a_writer_that_comes_later_sees_the_same_units(history, wish, chance: random.Random):
     committed: list[Unit] = []
