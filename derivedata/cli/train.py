@@ -8,6 +8,8 @@ import click
 
 # Command name -> "module:attribute".
 COMMANDS: dict[str, str] = {
+    "lm": "derivedata.cli.train_lm:lm",
+    "rl": "derivedata.cli.train_rl:rl",
     "sizes": "derivedata.cli.train_lm:sizes",
 }
 

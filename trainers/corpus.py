@@ -1,0 +1,111 @@
+"""From an ordered corpus to token stores: what is trained on, and what is held out of it.
+
+Held out are whole documents, drawn by a hash of their uid, and with them everything derived from them: a rewrite of a
+held-out document says what the document says.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from derivedata.errors import UserError
+from derivedata.generation.seeds import unit_interval
+from derivedata.trainers.tokens import FRESH, REPEAT, Entry, Label, TokenStore, build_store
+from derivedata.trainers.vocabulary import TextTokenizer
+
+if TYPE_CHECKING:
+    from derivedata.corpus.document import Document
+    from derivedata.corpus.stream import DocumentStream, Origin
+
+
+def open_corpus(place: str | Sequence[str], seed: int | None = None) -> DocumentStream:
+    """The documents of a corpus, an output, a subset, a repeat or a mix, in order; see `derivedata.corpus.stream`."""
+    from derivedata.corpus.stream import open_stream
+
+    return open_stream(place, seed=seed)
+
+
+def entries(stream: DocumentStream) -> Iterator[Entry]:
+    """The documents of a stream with what a trainer keeps of them; one window is in memory at a time."""
+    for window in range(stream.windows):
+        for document, origin in stream.read_with_origin(window):
+            yield _entry(document, origin)
+
+
+def _entry(document: Document, origin: Origin) -> Entry:
+    derivation = (document.metadata or {}).get("derivedata")
+    derivation = derivation if isinstance(derivation, dict) else {}
+    # A repeat is a fresh document in a later epoch, whether the copy was written out or not.
+    strategy = FRESH if origin.strategy == REPEAT else origin.strategy
+    parent, rewrite = derivation.get("source_uid"), derivation.get("rewrite")
+    return Entry(
+        uid=document.uid,
+        text=document.text,
+        label=Label(strategy, origin.style, origin.source or document.source),
+        epoch=origin.epoch,
+        parent=parent if isinstance(parent, str) else document.uid,
+        rewrite=rewrite if isinstance(rewrite, int) else 0,
+    )
+
+
+def is_held_out(entry: Entry, share: float, seed: int) -> bool:
+    """Whether a document belongs to the held-out ones, or was derived from one."""
+    return share > 0 and unit_interval(seed, "held-out", entry.parent) < share
+
+
+def training_store(
+    folder: Path, stream: DocumentStream, tokenizer: TextTokenizer, *, share: float, seed: int, need: int | None
+) -> TokenStore:
+    """The documents that are not held out, in order, up to `need` tokens."""
+    kept = (entry for entry in entries(stream) if not is_held_out(entry, share, seed))
+    return build_store(folder, kept, tokenizer, origin=_origin(stream, "train", share, seed), need=need)
+
+
+def held_out_store(
+    folder: Path, stream: DocumentStream, tokenizer: TextTokenizer, *, share: float, seed: int, tokens: int
+) -> TokenStore:
+    """The fresh documents that are held out of a stream, up to `tokens` tokens.
+
+    Raises:
+        UserError: there are none.
+    """
+    kept = (
+        entry
+        for entry in entries(stream)
+        if entry.epoch == 1 and entry.label.strategy == FRESH and is_held_out(entry, share, seed)
+    )
+    store = build_store(folder, kept, tokenizer, origin=_origin(stream, "held-out", share, seed), need=tokens)
+    if len(store.order) == 0:
+        raise UserError(
+            "no held-out split: no fresh document falls into it",
+            where="--holdout",
+            value=share,
+            remedy="hold out a larger share, or name held-out text with --eval",
+        )
+    return store
+
+
+def separate_store(folder: Path, stream: DocumentStream, tokenizer: TextTokenizer, *, tokens: int) -> TokenStore:
+    """Held-out documents that are a corpus of their own, up to `tokens` tokens."""
+    return build_store(folder, entries(stream), tokenizer, origin=_origin(stream, "separate"), need=tokens)
+
+
+def shared_documents(held_out: TokenStore, trained: TokenStore) -> int:
+    """How many held-out documents have the tokens of one that is trained on."""
+    wanted = {_digest(held_out, d) for d in range(len(held_out.label))}
+    sizes = {int(size) for size in held_out.lengths}
+    lengths = trained.lengths
+    found = {_digest(trained, d) for d in range(len(trained.label)) if int(lengths[d]) in sizes}
+    return len(wanted & found)
+
+
+def _digest(store: TokenStore, d: int) -> bytes:
+    ids = store.tokens[store.starts[d] : store.starts[d + 1]]
+    return hashlib.blake2b(ids.astype("<u4").tobytes(), digest_size=16).digest()
+
+
+def _origin(stream: DocumentStream, *parts: object) -> str:
+    return "\n".join(map(str, (stream.fingerprint, *parts)))
