@@ -112,3 +112,29 @@ from datasets import load_dataset
 documents = load_dataset("PATH", "{first}", split="train", streaming=True)
 ```
 """
+
+
+def corpus_card(*, name: str, documents: int, tokens: int | None, tokenizer: str | None, format: str) -> str:
+    """The text of README.md for a corpus of documents as they were taken in.
+
+    Args:
+        name: what the data set is called.
+        documents, tokens: counted; tokens None where nobody counted them.
+        tokenizer: with what, for people.
+        format: of the shards.
+    """
+    import yaml
+
+    files = [{"split": "train", "path": f"documents/*.{format}"}]
+    head = {"pretty_name": name, "tags": ["derivedata"], "configs": [{"config_name": "default", "data_files": files}]}
+    counted = "" if tokens is None else f", {tokens:,} tokens ({tokenizer})"
+    return f"""---
+{yaml.safe_dump(head, sort_keys=False, allow_unicode=True).strip()}
+---
+
+# {name}
+
+{documents:,} documents{counted} in the Dolma layout, taken in with
+[derivedata](https://pypi.org/project/derivedata/). `manifest/` says for each where it came from (file and row);
+`rejected/` keeps the rows that were no documents, with the reason.
+"""

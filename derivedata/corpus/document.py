@@ -163,6 +163,11 @@ def document_uid(path: str, row: int, text: str) -> str:
     The path is relative to the corpus root and loses its compression suffix, so the uid survives moving the corpus and
     compressing it again.
     """
+    return uid_of_digest(path, row, hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest())
+
+
+def uid_of_digest(path: str, row: int, digest: bytes) -> str:
+    """`document_uid` where the SHA-256 of the text is known."""
     # surrogatepass: file names that are no UTF-8 arrive from the file system as lone surrogates.
     place = f"{without_compression(path)}\n{row}\n".encode("utf-8", "surrogatepass")
-    return hashlib.sha256(place + hashlib.sha256(text.encode("utf-8", "surrogatepass")).digest()).hexdigest()[:32]
+    return hashlib.sha256(place + digest).hexdigest()[:32]

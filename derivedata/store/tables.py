@@ -23,6 +23,7 @@ UNITS = f"{MANIFEST}/units"
 # Folders of the manifest that are no tables of parts.
 RESERVED = frozenset({"units", "snapshots", "kinds", "runs", "shards", "books"})
 BOOKS_KEY = b"derivedata"
+FRESH = "fresh"  # the strategy of documents that are derived from nothing
 
 _text, _whole, _small = pa.string(), pa.int64(), pa.int32()
 
