@@ -25,7 +25,8 @@ from datatrove.pipeline.base import PipelineStep
 
 from derivedata.errors import UserError
 from derivedata.generation.client import Client, Completion, Failure, Request, Sampling, generate
-from derivedata.generation.endpoint import raise_if_failed, read_endpoint
+from derivedata.generation.endpoint import raise_if_failed, read_endpoints
+from derivedata.generation.request import Prompt
 from derivedata.pipelines.progress import RankProgress
 from derivedata.store.ledger import AlreadyCommitted, Decision, Ledger
 from derivedata.store.paths import Folder
@@ -34,6 +35,7 @@ from derivedata.store.units import Unit
 
 PREPARE_CHARS = 1 << 18  # of the items of such a batch
 PREPARE = 32  # items whose requests are made at once, in a thread, while the ones before are being answered
+FIRST_REFUSED = 32  # requests after which a server that refused every one is believed
 
 
 @dataclass(kw_only=True, slots=True)
@@ -42,7 +44,9 @@ class Planned:
 
     key: str
     position: int  # of its document in the unit's order
-    prompt: list[int] | None = None
+    prompt: Prompt | None = None
+    prompt_tokens: int = 0  # about, where the server makes the tokens
+    group: str = ""  # of keys whose prompts begin alike
     sampling: Sampling | None = None
     seed: int = 0
     outcome: dict[str, Any] | None = None  # known without a request (skipped)
@@ -103,6 +107,7 @@ class DerivationStage(PipelineStep):
         super().__init__()
         self.output, self.endpoint_file, self.window, self.run_id = output, endpoint_file, window, run_id
         self.emitted: queue.SimpleQueue | None = None  # while a rank runs: documents of committed units
+        self._answers, self._failures = 0, 0
 
     @cached_property
     def folder(self) -> Folder:
@@ -142,6 +147,10 @@ class DerivationStage(PipelineStep):
 
     def failed(self, planned: Planned, failure: Failure) -> None:
         """Hears of a request that could not be answered, before it is journalled; may end the run by a UserError."""
+
+    def count_tokens(self, text: str) -> int:
+        """Tokens of an answer, for servers that don't say what they used."""
+        raise NotImplementedError
 
     def size(self, item: Any) -> int:
         """Characters of an item, about: how much is planned ahead depends on it."""
@@ -216,8 +225,12 @@ class DerivationStage(PipelineStep):
         self._runs: list[UnitRun] = []
         self._waiting: list[UnitRun] = []  # complete, and not committed yet
         self._changed, self._committing = asyncio.Event(), asyncio.Lock()
-        endpoint = read_endpoint(self.endpoint_file)
-        client = Client(endpoint, window=self.window, alive=partial(raise_if_failed, self.endpoint_file))
+        client = Client(
+            read_endpoints(self.endpoint_file),
+            window=self.window,
+            alive=partial(raise_if_failed, self.endpoint_file),
+            count=self.count_tokens,
+        )
         try:
             # A group, so that a failed commit ends the rank now and not when the last unit is done.
             async with asyncio.TaskGroup() as self._tasks, client:
@@ -228,7 +241,8 @@ class DerivationStage(PipelineStep):
             # However this ends, what is finished is kept: of units in work, and of those that wait to be committed.
             self._close_journals()
 
-    async def _feed(self, rank: int, world_size: int) -> AsyncIterator[Request]:
+    async def _opened(self, rank: int, world_size: int) -> AsyncIterator[tuple[UnitRun, Sequence[Any]]]:
+        """This rank's units one after the other, with their items and what the journal holds of them."""
         units = await asyncio.to_thread(self.missing, self._ledger)
         # By chunk, so that what belongs to a chunk is made by one rank, whatever of it is missing.
         for unit in (unit for unit in units if unit.chunk % world_size == rank):
@@ -237,6 +251,16 @@ class DerivationStage(PipelineStep):
             found = {record["key"]: record for record in await asyncio.to_thread(list, journal.records())}
             run = UnitRun(unit, journal, found)
             self._runs.append(run)
+            yield run, items
+
+    def _fed(self, run: UnitRun) -> None:
+        """All keys of a unit are planned."""
+        run.finished_feeding = True
+        self._maybe_finish(run)
+
+    async def _feed(self, rank: int, world_size: int) -> AsyncIterator[Request]:
+        async for run, items in self._opened(rank, world_size):
+            unit, found = run.unit, run.found
             wanted = True
             # What an earlier run asked for is finished, wanted or not, so that the journal holds whole documents only.
             asked = max((record["position"] for record in found.values()), default=-1)
@@ -253,7 +277,13 @@ class DerivationStage(PipelineStep):
                         self._settle(run, one, {"key": one.key, "tokens": 0, **one.outcome})
                     else:
                         yield Request(
-                            key=one.key, prompt=one.prompt, sampling=one.sampling, seed=one.seed, tag=(run, one)
+                            key=one.key,
+                            prompt=one.prompt,
+                            sampling=one.sampling,
+                            seed=one.seed,
+                            tag=(run, one),
+                            group=one.group,
+                            prompt_tokens=one.prompt_tokens,
                         )
             if run.found:
                 raise UserError(
@@ -261,8 +291,7 @@ class DerivationStage(PipelineStep):
                     where=self.folder.url_of(f"journal/{unit.name}"),
                     remedy="was it written by another configuration? Add --restart to start over",
                 )
-            run.finished_feeding = True
-            self._maybe_finish(run)
+            self._fed(run)
             if not wanted:
                 return
 
@@ -300,8 +329,20 @@ class DerivationStage(PipelineStep):
             await self._changed.wait()
         return answer
 
+    def _hear(self, result: Completion | Failure) -> None:
+        """End the run when a server refuses everything from the first request on."""
+        self._answers += 1
+        self._failures += isinstance(result, Failure)
+        if self._failures == self._answers == FIRST_REFUSED:
+            raise UserError(
+                f"the server refused each of the first {FIRST_REFUSED} requests: {result.detail}",
+                where=self.output,
+                remedy="nothing of them is kept: change what it says and run again",
+            )
+
     def _on_done(self, request: Request, result: Completion | Failure) -> None:
         run, planned = request.tag
+        self._hear(result)
         if isinstance(result, Failure):
             self.failed(planned, result)
             record = {"outcome": "rejected", "reason": result.reason, "detail": result.detail, "text": "", "tokens": 0}

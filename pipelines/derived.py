@@ -211,7 +211,11 @@ def derived_document(
                 "model": config.model_name,
                 "model_revision": config.model_revision,
                 "prompt_sha256": record["prompt_sha256"],
-                "params": {name: getattr(sampling, name) for name in DERIVATION_FIELDS["params"]},
+                # What the server was not told had no effect: unknown, so null.
+                "params": {
+                    name: None if name in config.not_sent else getattr(sampling, name)
+                    for name in DERIVATION_FIELDS["params"]
+                },
                 "seed": record["seed"],
                 "finish_reason": record["finish_reason"],
                 "prompt_tokens": record["prompt_tokens"],

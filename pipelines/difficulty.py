@@ -113,7 +113,10 @@ class DifficultyStage(DerivationStage):
 
     @cached_property
     def asker(self) -> Asker:
-        return Asker(self.tokenizer, template=self.config.template)
+        return Asker(self.tokenizer, template=self.config.template, form=self.config.form)
+
+    def count_tokens(self, text: str) -> int:
+        return self.tokenizer.count([text])[0]
 
     @cached_property
     def bands(self) -> Bands:
@@ -176,16 +179,16 @@ class DifficultyStage(DerivationStage):
         reason, detail = problem.unscored, None
         if reason is None:
             try:
-                prompt = self.asker.ask(self.config.asked(problem).prompt)
+                prompt, tokens = self.asker.prompt(self.config.asked(problem).prompt)
             except UserError as error:
                 reason, detail = "prompt_refused", error.line
             else:
                 room = self.config.context - self.config.max_tokens
-                if len(prompt) <= room:
-                    planned.prompt = prompt
+                if tokens <= room:
+                    planned.prompt, planned.prompt_tokens = prompt, tokens
                     return planned
                 reason = "prompt_too_long"
-                detail = f"{len(prompt)} tokens where {room} fit beside {self.config.max_tokens} new ones"
+                detail = f"{tokens} tokens where {room} fit beside {self.config.max_tokens} new ones"
         planned.outcome = {"outcome": "skipped", "reason": reason, "detail": detail}
         return planned
 
@@ -225,21 +228,15 @@ class DifficultyStage(DerivationStage):
 
     async def _problems(self, rank: int, world_size: int) -> AsyncIterator[Rolling]:
         """The problems that still need samples, unit by unit; what the journal holds of them is counted already."""
-        units = await asyncio.to_thread(self.missing, self._ledger)
-        for unit in (unit for unit in units if unit.chunk % world_size == rank):
-            items = await asyncio.to_thread(self.load, unit)
-            journal = self._ledger.journal(unit)
-            found = {record["key"]: record for record in await asyncio.to_thread(list, journal.records())}
-            run = UnitRun(unit, journal, found)
-            self._runs.append(run)
+        async for run, items in self._opened(rank, world_size):
+            unit = run.unit
             async for position, batch in self._planned(unit, items):
                 for planned in batch:
                     rolling = self._begin(run, planned, items[position - unit.first])
                     if rolling is not None:
                         yield rolling
                 run.fed = position + 1
-            run.finished_feeding = True
-            self._maybe_finish(run)
+            self._fed(run)
 
     def _begin(self, run: UnitRun, planned: Planned, problem: Problem) -> Rolling | None:
         if planned.outcome is not None:
@@ -282,11 +279,14 @@ class DifficultyStage(DerivationStage):
             sampling=self.config.sampling,
             seed=request_seed(self.config.seed, rolling.problem.uid, self.purpose, sample, 0),
             tag=(rolling, sample),
+            group=rolling.problem.uid,
+            prompt_tokens=rolling.planned.prompt_tokens,
         )
 
     # What comes back.
 
     def _on_done(self, request: Request, result: Completion | Failure) -> None:
+        self._hear(result)
         self.progress.add("answered")
         if isinstance(result, Failure):
             failed = {

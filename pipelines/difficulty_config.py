@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from derivedata.errors import UserError
 from derivedata.generation.asking import CHAT, with_system
-from derivedata.generation.request import Sampling
+from derivedata.generation.request import PromptForm, Sampling
 from derivedata.pipelines.problem_set import ProblemSet, open_problems, order_problems
 from derivedata.problems.bands import parse_bands
 from derivedata.problems.early_stopping import parse_confidence, pilot_size
@@ -38,7 +38,8 @@ class DifficultyConfig:
     system: str | None = None
     model: str = ""  # folder of the model
     model_name: str = ""  # what people call it
-    model_revision: str = ""
+    model_revision: str | None = ""  # None: a server that doesn't say
+    form: PromptForm = "tokens"  # how prompts are sent
     chunk_problems: int = 128
 
     def __post_init__(self) -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from derivedata.errors import UserError
-from derivedata.generation.asking import read_template
-from derivedata.generation.launch import ServerSettings
-from derivedata.generation.model import ModelFolder, resolve_model
+from derivedata.generation.asking import CHAT, read_template
+from derivedata.generation.connect import Connection
+from derivedata.generation.request import Prompt, Sampling
 from derivedata.generation.tokenizer import load_tokenizer
+from derivedata.pipelines.derivation import Planned
 from derivedata.pipelines.difficulty import DifficultyStage
 from derivedata.pipelines.difficulty_config import DifficultyConfig, read_set
+from derivedata.pipelines.job import Model, ModelOptions, check_context, find_model
 from derivedata.pipelines.plugin import load_function
 from derivedata.problems.layouts import LayoutChoice
 from derivedata.problems.verifier import Verifier
@@ -21,7 +23,7 @@ PROMPT_ROOM = 2048  # tokens for the prompt where the model has more
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DifficultyOptions:
+class DifficultyOptions(ModelOptions):
     """What `derivedata difficulty` takes; see its --help."""
 
     problems: Sequence[str]
@@ -37,45 +39,38 @@ class DifficultyOptions:
     refine_borderline: int = 0
     rescore: bool = False
     validation: int = 0
-    model: str | None = None
-    context: int | None = None
-    tensor_parallel: int = 1
-    data_parallel: int | None = None
-    max_num_seqs: int | None = None
-    vllm_args: Sequence[tuple[str, str]] = ()
-    trust_remote_code: bool = False
     temperature: float = 0.6
     top_p: float = 1.0
     max_tokens: int = 2048
     template: str | None = None
     prompt_suffix: str | None = None
     system: str | None = None
-    seed: int = 0
     chunk_problems: int = 128
-    tasks: int = 1
-    workers: int | None = None
     verify_workers: int = 0
-    restart: bool = False
+
+    def __post_init__(self) -> None:
+        ModelOptions.__post_init__(self)
+        if self.tokenizer and not self.endpoints:
+            raise UserError("is for a server that runs already", where="--tokenizer", remedy="add --endpoint")
 
     @property
     def choice(self) -> LayoutChoice:
         return LayoutChoice(layout=self.layout, question_field=self.question_field, answer_field=self.answer_field)
 
-    def server_settings(self, context: int) -> ServerSettings:
-        """How the server is to be started."""
-        return ServerSettings(
-            context=context,
-            max_num_seqs=self.max_num_seqs,
-            tensor_parallel=self.tensor_parallel,
-            data_parallel=self.data_parallel,
-            trust_remote_code=self.trust_remote_code,
-            extra=tuple(self.vllm_args),
-        )
+    @property
+    def plain(self) -> bool | None:
+        """Whether problems are asked without a chat template; None: as the model has one."""
+        return None if self.template is None else self.template != CHAT
 
-    def config(self, model: ModelFolder) -> DifficultyConfig:
-        """The configuration that the options come to with a model."""
-        if self.context and self.context > model.context:
+    @property
+    def sampling(self) -> Sampling:
+        return Sampling(temperature=self.temperature, top_p=self.top_p, max_tokens=self.max_tokens)
+
+    def config(self, model: Model, connection: Connection | None = None) -> DifficultyConfig:
+        """The configuration that the options come to with a model, behind servers of somebody else's or not."""
+        if self.context and model.context and self.context > model.context:
             raise UserError(f"the model has {model.context} positions", where="--context", value=self.context)
+        form = connection.form if connection else "tokens"
         if self.verifier:
             load_function(self.verifier, "--verifier")
         with Verifier(answers=self.answers, plugin=self.verifier) as verifier:
@@ -85,14 +80,15 @@ class DifficultyOptions:
             temperature=self.temperature,
             top_p=self.top_p,
             max_tokens=self.max_tokens,
-            context=self.context or min(model.context, self.max_tokens + PROMPT_ROOM),
+            context=self.context_for(model, self.max_tokens + PROMPT_ROOM),
+            form=form,
             seed=self.seed,
             bands=self.bands,
             early_stop=self.early_stop,
             answers=self.answers,
             verifier=self.verifier,
             extractor=extractor,
-            template=read_template(self.template, load_tokenizer(model.path, model.name)),
+            template=read_template(self.template, load_tokenizer(model.path, model.name), form),
             prompt_suffix=self.prompt_suffix,
             system=self.system,
             model=str(model.path),
@@ -114,26 +110,36 @@ class Forecast:
     example: str  # the first prompt, as the model gets it
 
 
-def forecast_difficulty(options: DifficultyOptions) -> Forecast:
-    """What a run with these options would do; starts no server."""
-    model = resolve_model(options.model)
-    config = options.config(model)
+def forecast_difficulty(options: DifficultyOptions, say: Callable[[str], None] | None = None) -> Forecast:
+    """What a run with these options would do; starts no server, but asks one that runs already a few words."""
+    model, connection = find_model(options, [options.sampling], plain=options.plain, say=say)
+    config = options.config(model, connection)
+    check_context(config.context, connection)
     problems = read_set(config, options.problems, options.choice)
     stage = DifficultyStage(
         config=config, sources=options.problems, output=options.output, endpoint_file="", window=1, run_id=""
     )
     refused: dict[str, int] = {}
-    prompts: list[list[int]] = []
+    prompts: list[Planned] = []
     for planned in stage.plan(None, problems.problems, 0):
         if planned.prompt is not None:
-            prompts.append(planned.prompt)
+            prompts.append(planned)
         else:
             refused[planned.outcome["reason"]] = refused.get(planned.outcome["reason"], 0) + 1
     return Forecast(
         counts=problems.counts(),
         refused=refused,
         rollouts=len(prompts) * config.samples,
-        prompt_tokens=sum(map(len, prompts)),
+        prompt_tokens=sum(planned.prompt_tokens for planned in prompts),
         new_tokens=len(prompts) * config.samples * config.max_tokens,
-        example=stage.tokenizer.decode(prompts[0]) if prompts else "",
+        example=_shown(prompts[0].prompt, stage) if prompts else "",
     )
+
+
+def _shown(prompt: Prompt, stage: DifficultyStage) -> str:
+    """A prompt as text, whatever its form."""
+    if isinstance(prompt, str):
+        return prompt
+    if isinstance(prompt[0], dict):
+        return "\n".join(f"[{message['role']}] {message['content']}" for message in prompt)
+    return stage.tokenizer.decode(prompt)

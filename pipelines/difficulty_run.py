@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,36 +18,23 @@ from typing import Any
 import polars as pl
 
 from derivedata.errors import UserError
-from derivedata.generation.model import resolve_model
 from derivedata.pipelines.difficulty import DifficultyStage
 from derivedata.pipelines.difficulty_card import difficulty_card
 from derivedata.pipelines.difficulty_config import read_set
 from derivedata.pipelines.difficulty_options import DifficultyOptions
-from derivedata.pipelines.executor import run_locally
+from derivedata.pipelines.job import Job, check_context
 from derivedata.pipelines.measured import Measured, measure_pilot, read_measured, read_pilot
 from derivedata.pipelines.problem_set import ProblemSet, publish_input
 from derivedata.pipelines.progress import RANKS, read_progress
 from derivedata.pipelines.scored import REFINE, RESCORE
-from derivedata.pipelines.serving import (
-    ENDPOINT,
-    Listener,
-    Serve,
-    Serving,
-    Silence,
-    check_output,
-    own_server,
-    recorded,
-    start_over,
-)
+from derivedata.pipelines.serving import Listener, Serve, Silence, check_output
 from derivedata.pipelines.splits import write_problems
 from derivedata.problems.read import find_sources
 from derivedata.problems.workers import WorkerLimits
 from derivedata.store.fingerprint import RunConfig
-from derivedata.store.lease import Lease
 from derivedata.store.ledger import Ledger
 from derivedata.store.manifest import Manifest
-from derivedata.store.paths import Folder, Missing
-from derivedata.store.runs import new_run_id
+from derivedata.store.paths import Missing
 
 JOB = "difficulty"
 ROOMS = ("rollouts", "problems", "splits", "mixes", "rejected", "manifest", "plan", "ledger", "journal", "logs", RANKS)
@@ -56,45 +42,47 @@ COMPACT_AT = 64
 
 
 def measure_difficulty(
-    options: DifficultyOptions, listener: Listener | None = None, *, serve: Serve = own_server
+    options: DifficultyOptions, listener: Listener | None = None, *, serve: Serve | None = None
 ) -> Measured:
     """Measure problems into `options.output`, going on from whatever is there.
 
     Args:
         options: what to do.
         listener: hears about progress.
-        serve: gives the endpoint to use; by default a vLLM server is started here and ended afterwards.
+        serve: gives the endpoint to use; by default those of the options, or a vLLM server that is started here and
+            ended afterwards.
 
     Raises:
         UserError: in one line, whatever can be expected to go wrong; what is finished is kept.
     """
-    return _Run(options, listener or Silence(), serve).run()
+    return DifficultyJob(options, listener or Silence(), serve).run()
 
 
-class _Run:
-    def __init__(self, options: DifficultyOptions, listener: Listener, serve: Serve):
-        self.options, self.listener, self.serve = options, listener, serve
-        self.folder = Folder(options.output)
-        self.run_id = new_run_id()
-        self.workers = min(options.workers or options.tasks, options.tasks)
+class DifficultyJob(Job):
+    """One run of `measure_difficulty`."""
+
+    name, rooms = JOB, ROOMS
+    options: DifficultyOptions
+
+    def __init__(self, options: DifficultyOptions, listener: Listener, serve: Serve | None):
+        super().__init__(options, options.output, listener, serve)
 
     def run(self) -> Measured:
+        """The whole job."""
         # Everything that can be wrong with the options shows before a model is loaded.
         self.options.choice  # noqa: B018
         places = [source.url.removeprefix("file://") for source in find_sources(self.options.problems)]
         if inside := check_output(self.folder, JOB, places):
             raise UserError("the output folder holds problems to measure", where=self.folder.url, value=min(inside))
-        self.model = resolve_model(self.options.model, progress=self.listener.say)
-        self.config = self.options.config(self.model)
+        self.find_model([self.options.sampling], plain=self.options.plain)
+        self.config = self.options.config(self.model, self.connection)
+        check_context(self.config.context, self.connection)
         self.problems: ProblemSet = read_set(self.config, self.options.problems, self.options.choice)
         self._tell_input()
-        with Lease(self.folder, self.run_id):
-            if self.options.restart:
-                start_over(self.folder, ROOMS)
-            with recorded(self.folder, self._run_config(), self.run_id):
-                publish_input(self.folder, self.problems, self.run_id)
-                self._roll_out()
-                return self._close()
+        with self.opened():
+            publish_input(self.folder, self.problems, self.run_id)
+            self._roll_out()
+            return self._close()
 
     def _tell_input(self) -> None:
         counts = self.problems.counts()
@@ -108,7 +96,7 @@ class _Run:
             told += f"; {counts['repeated_texts']:,} repeat the text of another, and are measured on their own"
         self.listener.say(told)
 
-    def _run_config(self) -> RunConfig:
+    def run_config(self) -> RunConfig:
         config, options = self.config, self.options
         return RunConfig(
             identity={
@@ -129,6 +117,7 @@ class _Run:
                 "prompt_suffix": config.prompt_suffix,
                 "system": config.system,
                 "chunk_problems": config.chunk_problems,
+                **self.connection_identity,
             },
             extent={
                 "problems": list(options.problems),
@@ -136,24 +125,14 @@ class _Run:
                 "rescore": options.rescore,
                 "validation": options.validation,
             },
-            execution={
-                "model_folder": config.model,
-                "tasks": options.tasks,
-                "workers": self.workers,
-                "verify_workers": options.verify_workers,
-                "tensor_parallel": options.tensor_parallel,
-                "data_parallel": options.data_parallel,
-                "max_num_seqs": options.max_num_seqs,
-                "vllm_args": [list(pair) for pair in options.vllm_args],
-            },
+            execution=self.execution(verify_workers=options.verify_workers),
         )
 
     # With the model.
 
     def _roll_out(self) -> None:
         Ledger(self.folder).sweep()
-        with tempfile.TemporaryDirectory(prefix="derivedata-") as private, contextlib.ExitStack() as stack:
-            self._private, self._stack, self._window = Path(private), stack, None
+        with self.working():
             config, problems = self.config, self.problems
             if config.needs_prior:
                 if read_pilot(self.folder) is None:
@@ -202,30 +181,14 @@ class _Run:
         if done or waiting:
             told = f" and the journals of {waiting:,} unfinished chunks" if waiting else ""
             self.listener.say(f"going on from {done:,} problems{told}")
-        window = self._serve()
-        share = max(2, window // self.workers)
+        share = self.share(self.config.context)
         while wanted:
             self.folder.remove_tree(RANKS)
             total = sum(unit.documents for unit in wanted)
             with self.listener.track(title, lambda total=total: self._look(total)):
-                logging_dir = self.folder.url_of(f"logs/{self.run_id}/{title.replace(' ', '-')}")
-                stage = self._stage(share, **settings)
-                run_locally([stage], tasks=self.options.tasks, workers=self.workers, logging_dir=logging_dir)
+                self.execute([self._stage(share, **settings)], title.replace(" ", "-"))
             driver.finish_decided(ledger)
             wanted = driver.missing(ledger)
-
-    def _serve(self) -> int:
-        if self._window is None:
-            logs = Path(self.folder.url_of(f"logs/{self.run_id}")) if self.folder.is_local else self._private
-            serving = Serving(
-                model=self.model,
-                settings=self.options.server_settings(self.config.context),
-                private=self._private,
-                log=logs / "vllm.log",
-                listener=self.listener,
-            )
-            self._window = self._stack.enter_context(self.serve(serving))
-        return self._window
 
     def _stage(self, window: int, **settings: Any) -> DifficultyStage:
         return DifficultyStage(
@@ -234,13 +197,13 @@ class _Run:
             choice=self.options.choice,
             verify_workers=self.options.verify_workers or max(1, WorkerLimits().count // self.workers),
             output=self.options.output,
-            endpoint_file=str(self._private / ENDPOINT),
+            endpoint_file=self.endpoint_file,
             window=window,
             run_id=self.run_id,
             **settings,
         )
 
-    def _look(self, total: int) -> tuple[float, float, str]:
+    def _look(self, total: int) -> tuple:
         seen = read_progress(self.folder)
         if not seen:
             return 0, total, "waiting for the first answer"
@@ -249,9 +212,12 @@ class _Run:
         bands = ", ".join(
             f"{name.removeprefix('band:')} {n:,}" for name, n in sorted(seen.items()) if name.startswith("band:")
         )
-        problems = seen.get("problems", 0)
+        problems, answered = seen.get("problems", 0), seen.get("answered", 0)
+        rate = self.pace.tokens_per_second(seen)
+        # By the server's counter of tokens, since the rollouts that finish first are the short ones.
+        rollouts = rate * answered / seen["generated"] if seen.get("generated") else answered / seconds
         words = (
-            f"{problems:,} problems, {seen.get('answered', 0) / seconds:,.1f} rollouts/s, "
+            f"{problems:,} problems, {rollouts:,.1f} rollouts/s, {rate:,.0f} new tokens/s, "
             f"{verified / seconds:,.1f} verified/s" + (f", {bands}" if bands else "")
         )
         return problems, total, words

@@ -1,6 +1,7 @@
 """What a paraphrase would take and give, said before it is run: `derivedata paraphrase ... --dry-run`.
 
-A sample of the documents is planned as the run itself would plan it; nothing is written and no server is started.
+A sample of the documents is planned as the run itself would plan it; nothing is written and no server is started. One
+that runs already (--endpoint) is asked a few words, to see what it takes.
 """
 
 from __future__ import annotations
@@ -8,16 +9,16 @@ from __future__ import annotations
 import heapq
 import math
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from derivedata.corpus.document import without_compression
 from derivedata.corpus.files import CorpusFile, corpus_files
 from derivedata.corpus.reader import RejectedRow, read_rows
-from derivedata.generation.model import resolve_model
+from derivedata.pipelines.job import check_context, find_model
 from derivedata.pipelines.paraphrase import ParaphraseStage
+from derivedata.pipelines.paraphrase_options import ParaphraseOptions, resolve_config
 from derivedata.pipelines.rates import known_rate
-from derivedata.pipelines.run import ParaphraseOptions, resolve_config
 from derivedata.pipelines.source import keyed
 from derivedata.store.units import Unit
 
@@ -51,16 +52,20 @@ class Forecast:
         return None if self.rate is None else self.new_tokens / self.rate / 3600
 
 
-def forecast_paraphrase(options: ParaphraseOptions, *, rate: float | None = None) -> Forecast:
+def forecast_paraphrase(
+    options: ParaphraseOptions, *, rate: float | None = None, say: Callable[[str], None] | None = None
+) -> Forecast:
     """Plan a sample of the job and scale it up.
 
     Args:
         options: the job.
         rate: new tokens a second to reckon with; default what this machine measured with this model before.
+        say: hears what servers of somebody else's were found to take.
     """
     files = corpus_files(options.corpus)
-    model = resolve_model(options.model)
-    config = resolve_config(options, model, options.chosen_styles())
+    model, connection = find_model(options, options.samplings(), say=say)
+    config = resolve_config(options, model, options.chosen_styles(), connection=connection)
+    check_context(config.context, connection)
     stage = ParaphraseStage(
         config=config, files=files, output=options.output, endpoint_file="", window=1, run_id="dry-run"
     )
@@ -75,8 +80,8 @@ def forecast_paraphrase(options: ParaphraseOptions, *, rate: float | None = None
     scale = documents / max(1, len(sample))
     if config.tokens is not None and new * scale > config.tokens:
         scale *= config.tokens / (new * scale)
-    first = {(one.info["uid"], one.info["piece"]): len(one.prompt) for one in reversed(asked)}
-    prompt_tokens = sum(len(one.prompt) for one in asked)
+    first = {(one.info["uid"], one.info["piece"]): one.prompt_tokens for one in reversed(asked)}
+    prompt_tokens = sum(one.prompt_tokens for one in asked)
     return Forecast(
         documents=math.ceil(scale * len(sample)),
         exact=exact and len(sample) == documents and config.tokens is None,

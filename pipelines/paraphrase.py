@@ -19,6 +19,7 @@ from derivedata.errors import UserError
 from derivedata.generation.client import Completion, Failure, Sampling
 from derivedata.generation.filters import judge
 from derivedata.generation.prompt import Piece, PromptBuilder
+from derivedata.generation.request import PromptForm
 from derivedata.generation.seeds import request_seed, unit_interval
 from derivedata.generation.style import Style, resolve_fallbacks
 from derivedata.generation.tokenizer import Tokenizer, load_tokenizer
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
 
 FIRST_JUDGED = 200  # generations after which a run that is nearly all rejects is ended
 HOPELESS = 0.9
-FIRST_REFUSED = 32  # requests after which a server that refused every one is believed
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +50,9 @@ class ParaphraseConfig:
     documents: int | None = None  # source documents wanted
     model: str = ""  # folder of the model
     model_name: str = ""  # what people call it
-    model_revision: str = ""
+    model_revision: str | None = ""  # None: a server that doesn't say
+    form: PromptForm = "tokens"  # how prompts are sent
+    not_sent: tuple[str, ...] = ()  # fields of a request that the server refuses
     tokenizer: str = ""  # folder or name of the tokenizer that counts
     tokenizer_name: str = ""
     context: int = 4096  # tokens of prompt and answer
@@ -92,7 +94,6 @@ class ParaphraseStage(BudgetedStage):
         super().__init__(**kwargs)
         self.config, self.files = config, list(files)
         self.judged: list[bool] = []
-        self._refused: list[str] = []
         self._prompts: dict[str | None, PromptBuilder] = {}
 
     @cached_property
@@ -113,7 +114,7 @@ class ParaphraseStage(BudgetedStage):
     def prompts(self, style: Style) -> PromptBuilder:
         """The prompt builder for the style's system text."""
         if style.system not in self._prompts:
-            self._prompts[style.system] = PromptBuilder(self.tokenizer, system=style.system)
+            self._prompts[style.system] = PromptBuilder(self.tokenizer, system=style.system, form=self.config.form)
         return self._prompts[style.system]
 
     @cached_property
@@ -123,6 +124,9 @@ class ParaphraseStage(BudgetedStage):
     @cached_property
     def user_filter(self) -> Callable[[Any], Any] | None:
         return load_function(self.config.filter, "--filter") if self.config.filter else None
+
+    def count_tokens(self, text: str) -> int:
+        return self.tokenizer.count([text])[0]
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -192,12 +196,12 @@ class ParaphraseStage(BudgetedStage):
                 planned.append(one)
         return planned
 
-    def _plan_document(self, unit: Unit, document: Document, tokens: int, position: int) -> list[Planned]:
+    def _plan_document(self, unit: Unit, document: Document, length: int, position: int) -> list[Planned]:
         planned = []
         cuts: dict[tuple, list[Piece]] = {}  # styles and rewrites mostly cut a document alike: once is enough
         for rewrite in range(unit.low, unit.high):
             for kind in self._kinds_for(unit, document, rewrite):
-                style, reason = self._suitable(self.styles[kind], document, tokens)
+                style, reason = self._suitable(self.styles[kind], document, length)
                 info = {"uid": document.uid, "kind": kind, "style": style.name, "rewrite": rewrite}
                 if reason:
                     key = _key(document.uid, kind, rewrite, 0)
@@ -207,12 +211,14 @@ class ParaphraseStage(BudgetedStage):
                 sampling = self.config.sampling(style)
                 builder = self.prompts(style)
                 for piece in self._pieces(cuts, builder, style, document, rewrite):
-                    prompt = builder.join(piece.tokens, style.instruction, style.opening)
+                    prompt, tokens = builder.prompt(piece, style.instruction, style.opening)
                     planned.append(
                         Planned(
                             key=_key(document.uid, kind, rewrite, piece.index),
                             position=position,
                             prompt=prompt,
+                            prompt_tokens=tokens,
+                            group=f"{document.uid}/{piece.index}",
                             sampling=sampling,
                             seed=request_seed(self.config.seed, document.uid, kind, rewrite, piece.index),
                             info={**info, "piece": piece.index},
@@ -261,7 +267,8 @@ class ParaphraseStage(BudgetedStage):
 
     def judge(self, planned: Planned, completion: Completion) -> dict[str, Any]:
         style, source_text = self.styles[planned.info["style"]], planned.source_text
-        text = style.with_opening(completion.text)
+        # Where the server writes the answer's beginning itself there is nothing to put before it.
+        text = completion.text if self.config.form == "chat" else style.with_opening(completion.text)
         verdict = judge(text, source_text, style, completion.finish_reason)
         accepted, reason, detail = verdict.accepted, verdict.reason, verdict.detail
         record = {
@@ -292,13 +299,6 @@ class ParaphraseStage(BudgetedStage):
         return (True, None, None) if kept else (False, "filter", str(detail or self.config.filter))
 
     def failed(self, planned: Planned, failure: Failure) -> None:
-        self._refused.append(failure.detail)
-        if len(self._refused) == len(self.judged) + 1 == FIRST_REFUSED:
-            raise UserError(
-                f"the server refused each of the first {FIRST_REFUSED} requests: {failure.detail}",
-                where=self.output,
-                remedy="nothing of them is kept: change what it says and run again",
-            )
         self._give_up_when_hopeless(False)
 
     def _give_up_when_hopeless(self, accepted: bool) -> None:

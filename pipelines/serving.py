@@ -14,11 +14,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from derivedata.errors import UserError
-from derivedata.generation.endpoint import mark_failed, write_endpoint
+from derivedata.generation.connect import ServedModel
+from derivedata.generation.endpoint import mark_failed, write_endpoints
 from derivedata.generation.launch import ServerSettings
 from derivedata.generation.model import ModelFolder
 from derivedata.generation.profile import apply_profile
-from derivedata.generation.server import VllmServer
+from derivedata.generation.request import Endpoint
+from derivedata.generation.server import VllmServer, read_metrics
 from derivedata.store.fingerprint import RunConfig
 from derivedata.store.manifest import Manifest
 from derivedata.store.paths import Folder
@@ -31,8 +33,8 @@ class Listener(Protocol):
     def say(self, text: str) -> None:
         """A plain line."""
 
-    def track(self, title: str, look: Callable[[], tuple[float, float | None, str] | None]) -> AbstractContextManager:
-        """A block of long work; `look` gives (done, total, words) at any moment."""
+    def track(self, title: str, look: Callable[[], tuple | None]) -> AbstractContextManager:
+        """A block of long work; `look` gives (done, total, words) at any moment, and what is done a second if known."""
 
 
 class Silence:
@@ -49,11 +51,12 @@ class Silence:
 class Serving:
     """What a server is started for: see `own_server`."""
 
-    model: ModelFolder
+    model: ModelFolder | ServedModel
     settings: ServerSettings
     private: Path  # a folder of this run on this machine
     log: Path
     listener: Listener
+    generated: Callable[[Callable[[], int | None]], None] | None = None  # hears of the server's counter of new tokens
 
 
 # Writes the endpoint file while its block runs, and gives how many requests to have in flight there.
@@ -82,13 +85,23 @@ def own_server(serving: Serving) -> Iterator[int]:
     watcher = threading.Thread(target=watch, daemon=True)
     watcher.start()
     try:
-        write_endpoint(endpoint_file, server.endpoint)
+        write_endpoints(endpoint_file, server.endpoint)
+        if serving.generated:
+            serving.generated(lambda: generated_tokens(server.endpoint))
         # Twice what the engine runs at once: there is always a next request, and none waits long.
         yield server.launch.window
     finally:
         over.set()
         watcher.join()
         server.stop()
+
+
+def generated_tokens(endpoint: Endpoint) -> int | None:
+    """The tokens that a vLLM server has generated since its start; None when it doesn't say."""
+    try:
+        return read_metrics(endpoint).generation_tokens
+    except (OSError, ValueError):
+        return None
 
 
 @contextlib.contextmanager

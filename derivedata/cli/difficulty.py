@@ -45,6 +45,7 @@ from derivedata.errors import UserError
 )
 @click.option("--verifier", metavar="MODULE:FUNCTION", help="Your own check, called as f(gold, response).")
 @model_options
+@click.option("--tokenizer", help="With --endpoint: folder or hub id of the model's tokenizer.")
 @click.option("--temperature", type=float, default=0.6, show_default=True)
 @click.option("--top-p", type=float, default=1.0, show_default=True)
 @click.option("--max-tokens", type=click.IntRange(1), default=2048, show_default=True, help="New tokens of a rollout.")
@@ -78,6 +79,7 @@ def difficulty(problems, output, report, dry_run, **options) -> None:
       derivedata difficulty train.parquet -o measured --model Qwen/Qwen2.5-1.5B-Instruct
       derivedata problems mix measured easy=.5 hard=.5 --size 5000
     """
+    from derivedata.cli.show import Narrator
     from derivedata.pipelines.difficulty_options import DifficultyOptions, forecast_difficulty
 
     pairs = tuple(parse_pair(pair, "--vllm-arg") for pair in options.pop("vllm_args"))
@@ -85,9 +87,8 @@ def difficulty(problems, output, report, dry_run, **options) -> None:
     if dry_run:
         if report:
             raise UserError("--dry-run measures nothing to report on")
-        _forecast(forecast_difficulty(settings))
+        _forecast(forecast_difficulty(settings, Narrator().say))
         return
-    from derivedata.cli.show import Narrator
     from derivedata.pipelines.difficulty_page import write_page
     from derivedata.pipelines.difficulty_run import measure_difficulty
 

@@ -10,8 +10,8 @@ from derivedata.cli.quantity import Quantity
 from derivedata.errors import UserError
 
 
-def model_options(command):
-    """The options of every command that has a model at work."""
+def server_options(command):
+    """The options of every command that may start a server."""
     for option in reversed(
         [
             click.option("--model", help="Hub id, folder, or smollm2-135m (the embedded default without a GPU)."),
@@ -37,6 +37,27 @@ def model_options(command):
     return command
 
 
+def model_options(command):
+    """The options of every command that has a model at work: a server of its own, or one that runs already."""
+    for option in reversed(
+        [
+            click.option(
+                "--endpoint",
+                "endpoints",
+                multiple=True,
+                metavar="URL",
+                help="A server that runs already, of any OpenAI-compatible kind; `local`: that of derivedata serve. "
+                "Repeatable. --model is then the name it serves; the key is taken from DERIVEDATA_API_KEY.",
+            ),
+            click.option(
+                "--concurrency", type=click.IntRange(1), help="Requests in flight at each endpoint. [default: 64]"
+            ),
+        ]
+    ):
+        command = option(command)
+    return server_options(command)
+
+
 @click.command()
 @click.argument("corpus", nargs=-1, required=True)
 @click.option("-o", "--output", required=True, help="Folder or URL that receives the derived corpus.")
@@ -51,7 +72,10 @@ def model_options(command):
 @click.option("--tokens", type=Quantity(), help="Stop at so many derived tokens, e.g. 500M.")
 @click.option("--documents", type=click.IntRange(1), help="Use so many source documents.")
 @model_options
-@click.option("--tokenizer", help="Folder or hub id of the tokenizer that counts. Default: the model's.")
+@click.option(
+    "--tokenizer",
+    help="Folder or hub id of the tokenizer that counts (with --endpoint, that of the model). Default: the model's.",
+)
 @click.option("--temperature", type=float, help="Default: each style's own.")
 @click.option("--top-p", type=float, help="Default: each style's own.")
 @click.option("--max-tokens", type=click.IntRange(1), help="New tokens of a generation. Default: each style's own.")
@@ -105,7 +129,7 @@ def paraphrase(
         **options,
     )
     if dry_run:
-        show.forecast(forecast_paraphrase(settings, rate=rate), params)
+        show.forecast(forecast_paraphrase(settings, rate=rate, say=show.Narrator().say), params)
         return
     show.outcome(paraphrase_corpus(settings, show.Narrator()))
 

@@ -12,11 +12,12 @@ from dataclasses import dataclass
 
 @dataclass(slots=True)
 class State:
-    """How far the work is: `done` of `total` (None: unknown) in `unit`s, and words about the rest."""
+    """How far the work is: `done` of `total` (None: unknown), words about the rest, and how fast it goes now."""
 
     done: float
     total: float | None
     words: str = ""
+    speed: float | None = None  # done a second; None: as far as it came since the beginning
 
 
 class Progress:
@@ -72,9 +73,9 @@ class Progress:
         if state.total:
             share = min(1.0, state.done / state.total)
             parts.insert(0, f"{share:4.0%}")
-            fresh = state.done - self._first
-            if fresh > 0 and share < 1:
-                parts.append(f"{clock(seconds * (state.total - state.done) / fresh)} left")
+            speed = state.speed if state.speed is not None else (state.done - self._first) / max(seconds, 1e-9)
+            if speed > 0 and share < 1:
+                parts.append(f"{clock((state.total - state.done) / speed)} left")
         return "  ".join([*parts, state.words]) if state.words else "  ".join(parts)
 
 

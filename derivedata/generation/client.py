@@ -1,65 +1,79 @@
-"""Asks a server for completions: a window of requests in flight, deadlines, retries, and a limit to patience."""
+"""Asks servers for completions: a window of requests in flight, deadlines, retries, and a limit to patience."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import random
 import time
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
-from email.utils import parsedate_to_datetime
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
+from urllib.parse import urlsplit
 
 import aiohttp
-import orjson
 
 from derivedata.errors import UserError
+from derivedata.generation import wire
+from derivedata.generation.balance import Balancer, Place
 from derivedata.generation.request import Completion, Endpoint, Failure, Request, Sampling
+from derivedata.generation.wire import Retry
 
 __all__ = ["Client", "Completion", "Endpoint", "Failure", "Request", "Sampling", "generate"]
 
-# The server is there but busy or not up yet: waiting is the cure, and waiting is bounded by the client's patience.
-_BUSY = frozenset({408, 425, 429, 503})
-_FINISHED = frozenset({"stop", "length"})
 _LONGEST_PAUSE_S = 30.0
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
-class _Retry(Exception):
-    """This attempt failed in a way that another may not.
+def new_session(endpoints: Sequence[Endpoint], deadline_s: float) -> aiohttp.ClientSession:
+    """A session for these servers. Certificates are verified (SSL_CERT_FILE adds an authority of one's own)."""
+    return aiohttp.ClientSession(
+        # The window bounds the connections. Idle ones are dropped before uvicorn does so after 5 s, which would
+        # look like a broken connection to the request that meets it.
+        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4),
+        timeout=aiohttp.ClientTimeout(total=deadline_s),
+        headers={"Content-Type": "application/json"},
+        # A proxy that the environment names is for hosts outside.
+        trust_env=all(urlsplit(endpoint.url).hostname not in _LOOPBACK for endpoint in endpoints),
+    )
 
-    Args:
-        reason: reason of the `Failure` if attempts run out.
-        detail: what happened.
-        counts: whether it uses up one of the attempts.
-        pause: seconds the server asked to wait.
-    """
 
-    def __init__(self, reason: str, detail: str, *, counts: bool = True, pause: float | None = None):
-        super().__init__(detail)
-        self.reason, self.detail, self.counts, self.pause = reason, detail, counts, pause
+def authorization(endpoint: Endpoint) -> dict[str, str]:
+    """The header that carries the key."""
+    return {"Authorization": f"Bearer {endpoint.api_key}"} if endpoint.api_key else {}
+
+
+def untrusted(endpoint: Endpoint, error: Exception) -> UserError:
+    """What is said of a certificate that can't be verified."""
+    words = getattr(getattr(error, "certificate_error", None), "verify_message", "") or str(error)
+    return UserError(
+        f"the server's certificate cannot be verified: {words}",
+        where=endpoint.url,
+        remedy="set SSL_CERT_FILE to the certificate of its authority",
+    )
 
 
 class Client:
-    """Sends requests to one endpoint and comes back with an outcome for each.
+    """Sends requests to one endpoint, or to several that serve the same model, and comes back with an outcome for each.
 
     A request that fails in a way that may pass (timeouts, connection errors, 408, 425, 429, 5xx, answers that make no
-    sense) is sent again after a growing pause with jitter, or the one in Retry-After. Being refused for being busy
-    (408, 425, 429, 503, nobody listening) costs no attempt: only the client's patience bounds it.
+    sense) is sent again, to another server at once where there is one that is well, else after a growing pause with
+    jitter, or the one in Retry-After. Being refused for being busy (408, 425, 429, 503, nobody listening) costs no
+    attempt: only the client's patience bounds it.
 
     Args:
-        endpoint: the server.
-        window: requests in flight at most in `generate`.
+        endpoints: the server or servers.
+        window: requests in flight at most in `generate`, on all servers together.
         deadline_s: seconds one attempt may take.
         attempts: how often one request is tried before it becomes a `Failure`.
         patience_s: seconds in which nothing at all succeeds before `complete` raises a UserError.
         pause_s: the first pause, in seconds; doubled with each further attempt up to 30 s.
         alive: called when a request fails; raises when the server is known to be gone for good.
+        count: counts the tokens of a text, for servers that don't say what they used.
 
     Use as an async context manager.
     """
 
     def __init__(
         self,
-        endpoint: Endpoint,
+        endpoints: Endpoint | Sequence[Endpoint],
         *,
         window: int = 64,
         deadline_s: float = 900.0,
@@ -67,27 +81,21 @@ class Client:
         patience_s: float = 900.0,
         pause_s: float = 0.5,
         alive: Callable[[], None] | None = None,
+        count: Callable[[str], int] | None = None,
     ):
-        self.endpoint, self.window = endpoint, window
+        self.endpoints = [endpoints] if isinstance(endpoints, Endpoint) else list(endpoints)
+        self.window = window
         self.deadline_s, self.attempts, self.patience_s, self.pause_s = deadline_s, attempts, patience_s, pause_s
         self.retries = 0  # attempts that failed and were made again
-        self._alive = alive
+        self.balancer = Balancer(self.endpoints)
+        self._alive, self._count = alive, count
         self._failing_since: float | None = None
         self._last_success = 0.0
         self._jitter = random.Random()
         self._session: aiohttp.ClientSession | None = None
 
     async def __aenter__(self) -> Client:
-        headers = {"Content-Type": "application/json"}
-        if self.endpoint.api_key:
-            headers["Authorization"] = f"Bearer {self.endpoint.api_key}"
-        self._session = aiohttp.ClientSession(
-            # The window bounds the connections. Idle ones are dropped before uvicorn does so after 5 s, which would
-            # look like a broken connection to the request that meets it.
-            connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4),
-            timeout=aiohttp.ClientTimeout(total=self.deadline_s),
-            headers=headers,
-        )
+        self._session = new_session(self.endpoints, self.deadline_s)
         return self
 
     async def __aexit__(self, *exc: object) -> None:
@@ -98,64 +106,64 @@ class Client:
         """The outcome of one request.
 
         Raises:
-            UserError: the server refuses the key or doesn't know the model, or nothing succeeded for `patience_s`.
+            UserError: a server refuses the key or doesn't know the model, or nothing succeeded for `patience_s`.
         """
-        path, body = _body(request, self.endpoint.model)
         counted = tries = 0
         while True:
+            place = await self._place(request.group)
             began = time.monotonic()
             try:
-                return await self._attempt(path, body)
-            except _Retry as failed:
+                return await self._attempt(request, place)
+            except Retry as failed:
                 counted += failed.counts
                 tries += 1
                 self._note_failure(failed.detail, began)
                 if counted >= self.attempts:
                     return Failure(failed.reason, f"{failed.detail} (tried {tries} times)", retryable=True)
                 self.retries += 1
-                pause = min(self.pause_s * 2 ** min(tries - 1, 10), _LONGEST_PAUSE_S)
-                # Never less than the server asked for; the jitter keeps a window of requests from coming back at once.
-                await asyncio.sleep((failed.pause or 0.0) + pause * self._jitter.uniform(0.5, 1.0))
+                if not self.balancer.others_ready(place):
+                    pause = min(self.pause_s * 2 ** min(tries - 1, 10), _LONGEST_PAUSE_S)
+                    # Never less than the server asked for; the jitter keeps a window from coming back at once.
+                    await asyncio.sleep((failed.pause or 0.0) + pause * self._jitter.uniform(0.5, 1.0))
 
-    async def _attempt(self, path: str, body: bytes) -> Completion | Failure:
-        began = time.monotonic()
+    async def _place(self, group: str) -> Place:
+        while (place := self.balancer.take(group)) is None:
+            await asyncio.sleep(self.balancer.rest_s() + 0.1 * self._jitter.random())
+        return place
+
+    async def _attempt(self, request: Request, place: Place) -> Completion | Failure:
         try:
-            async with self._session.post(self.endpoint.url + path, data=body) as response:
+            outcome = await self._ask(request, place.endpoint)
+        except Retry as failed:
+            unreachable = failed.detail.startswith(_UNREACHABLE)
+            self.balancer.failed(place, unreachable=unreachable, pause=failed.pause)
+            raise
+        finally:
+            self.balancer.leave(place)
+        self.balancer.succeeded(place)
+        # A server that judged the request and refused it is alive too.
+        self._failing_since, self._last_success = None, time.monotonic()
+        return outcome
+
+    async def _ask(self, request: Request, endpoint: Endpoint) -> Completion | Failure:
+        began = time.monotonic()
+        url, body = wire.encode(request, endpoint)
+        try:
+            # A redirect would carry the key to wherever it points.
+            asked = self._session.post(url, data=body, headers=authorization(endpoint), allow_redirects=False)
+            async with asked as response:
                 payload = await response.read()
         except TimeoutError:
-            raise _Retry("timeout", f"no answer within {self.deadline_s:g} s") from None
+            raise Retry("timeout", f"no answer within {self.deadline_s:g} s") from None
+        except aiohttp.ClientConnectorCertificateError as error:
+            raise untrusted(endpoint, error) from None
         except aiohttp.ClientConnectorError as error:
-            raise _Retry("server_error", f"cannot connect: {error.os_error or error}", counts=False) from None
+            raise Retry("server_error", f"{_UNREACHABLE}: {error.os_error or error}", counts=False) from None
         except (aiohttp.ClientError, OSError) as error:
-            raise _Retry("server_error", f"connection lost: {error or type(error).__name__}") from None
+            raise Retry("server_error", f"connection lost: {error or type(error).__name__}") from None
         if response.status != 200:
-            return self._refused(response.status, payload, response.headers.get("Retry-After"))
-        completion = _parse(payload, self.endpoint, time.monotonic() - began)
-        self._note_success()
-        return completion
-
-    def _refused(self, status: int, payload: bytes, retry_after: str | None) -> Failure:
-        words = _reason(payload)
-        if status in _BUSY:
-            raise _Retry("server_error", f"HTTP {status}: {words}", counts=False, pause=_seconds(retry_after))
-        if status >= 500 or status == 409:
-            raise _Retry("server_error", f"HTTP {status}: {words}", pause=_seconds(retry_after))
-        if status in (401, 403):
-            raise UserError(f"the server refused the API key (HTTP {status})", where=self.endpoint.url, value=words)
-        if status in (404, 405):
-            raise UserError(
-                f"the server has no model {self.endpoint.model!r} or no completions at this address",
-                where=self.endpoint.url,
-                value=words,
-                remedy="check the address and the model's name (GET /v1/models lists them)",
-            )
-        if status < 400:
-            raise UserError(f"the server answered HTTP {status} instead of a completion", where=self.endpoint.url)
-        self._note_success()  # it judged the request: it is alive
-        return Failure("bad_request", f"HTTP {status}: {words}", retryable=False)
-
-    def _note_success(self) -> None:
-        self._failing_since, self._last_success = None, time.monotonic()
+            return wire.refuse(response.status, payload, response.headers.get("Retry-After"), endpoint)
+        return wire.decode(payload, endpoint, request, time.monotonic() - began, self._count)
 
     def _note_failure(self, detail: str, began: float) -> None:
         if self._alive is not None:
@@ -166,9 +174,12 @@ class Client:
         if now - self._failing_since > self.patience_s:
             raise UserError(
                 f"no request succeeded for {now - self._failing_since:.0f} s, the last one because: {detail}",
-                where=self.endpoint.url,
+                where=", ".join(endpoint.url for endpoint in self.endpoints),
                 remedy="see the server's log; the same command resumes where this one stopped",
             )
+
+
+_UNREACHABLE = "cannot connect"
 
 
 async def generate(
@@ -247,81 +258,3 @@ _END = object()
 async def _walk(requests: Iterable[Request]) -> AsyncIterator[Request]:
     for request in requests:
         yield request
-
-
-def _body(request: Request, model: str) -> tuple[str, bytes]:
-    sampling = request.sampling
-    fields: dict[str, object] = {
-        "model": model,
-        "max_tokens": sampling.max_tokens,
-        "temperature": sampling.temperature,
-        "top_p": sampling.top_p,
-        "top_k": sampling.top_k,
-        "frequency_penalty": sampling.frequency_penalty,
-        "min_p": 0.0,
-        "repetition_penalty": 1.0,
-        "presence_penalty": 0.0,
-        "seed": request.seed,
-        "n": 1,
-        "stream": False,
-    }
-    if sampling.min_tokens:
-        fields["min_tokens"] = sampling.min_tokens
-    if sampling.ignore_eos:
-        fields["ignore_eos"] = True
-    if sampling.stop:
-        fields["stop"] = list(sampling.stop)
-    if request.prompt and isinstance(request.prompt[0], dict):
-        return "/v1/chat/completions", orjson.dumps(fields | {"messages": request.prompt})
-    return "/v1/completions", orjson.dumps(fields | {"prompt": request.prompt})
-
-
-def _parse(payload: bytes, endpoint: Endpoint, seconds: float) -> Completion:
-    try:
-        answer = orjson.loads(payload)
-        choice = answer["choices"][0]
-        text = choice["message"]["content"] if "message" in choice else choice["text"]
-        usage = answer["usage"]
-        prompt_tokens, completion_tokens = int(usage["prompt_tokens"]), int(usage["completion_tokens"])
-        details = usage.get("prompt_tokens_details") or {}
-        cached = details.get("cached_tokens")
-        served, finish = answer.get("model"), choice.get("finish_reason")
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        shown = payload[:120].decode("utf-8", "replace")
-        raise _Retry("bad_response", f"not a completion ({type(error).__name__}): {shown}") from None
-    if not isinstance(text, str):
-        raise _Retry("bad_response", "a completion without text")
-    if isinstance(served, str) and served != endpoint.model:
-        raise UserError(f"the server answered with model {served!r}, asked for {endpoint.model!r}", where=endpoint.url)
-    if finish not in _FINISHED:
-        # vLLM answers 200 with "abort" or "error" and half a text when it is shut down or its engine dies.
-        raise _Retry("bad_response", f"the generation ended early: finish_reason {finish!r}")
-    return Completion(text, finish, prompt_tokens, completion_tokens, cached, seconds)
-
-
-def _reason(payload: bytes) -> str:
-    """The server's words, out of the shapes in which servers put them, at most 500 characters."""
-    text = payload[:4000].decode("utf-8", "replace")
-    try:
-        answer = json.loads(payload)
-        error = answer.get("error", answer) if isinstance(answer, dict) else answer
-        if isinstance(error, dict):
-            error = error.get("message") or error.get("detail") or error
-        text = error if isinstance(error, str) else json.dumps(error)
-    except ValueError:
-        pass
-    return text.strip()[:500] or "no reason given"
-
-
-def _seconds(retry_after: str | None) -> float | None:
-    """Retry-After as seconds, from either of its forms; None when absent or unreadable; at most ten minutes."""
-    if not retry_after:
-        return None
-    try:
-        wait = float(retry_after)
-    except ValueError:
-        try:
-            wait = parsedate_to_datetime(retry_after).timestamp() - time.time()
-        except ValueError:
-            return None
-    return min(max(wait, 0.0), 600.0) if wait == wait else None  # noqa: PLR0124 (NaN)

@@ -1,4 +1,7 @@
-"""Prompts as token ids: document first, instruction last, so that all styles of a document share its prefill."""
+"""Prompts: document first, instruction last, so that all styles of a document share its prefill.
+
+As token ids where the server takes them; as one text or as chat messages where it doesn't.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +12,12 @@ import jinja2
 
 from derivedata.errors import UserError
 from derivedata.generation.pieces import OnLong, Piece, split_document
+from derivedata.generation.request import Prompt, PromptForm
 from derivedata.generation.tokenizer import Tokenizer
 
 _JOINT = "\n\n"  # between document and instruction
+# Tokens kept free where the server tokenises: its template is not ours, and texts joined are not their tokens joined.
+MARGIN = 64
 # Stand for the texts while the template is rendered, so that a template never sees, trims or interprets a document.
 _SYSTEM, _DOCUMENT, _INSTRUCTION = (f"derivedata5b1c{name}c9e4" for name in ("system", "document", "instruction"))
 # How the templates of common models spell their structure, for servers whose tokenizer isn't known here.
@@ -30,18 +36,30 @@ class PromptBuilder:
         tokenizer: the model's. Without a chat template the prompt is plain text.
         system: system text; a template that knows no system message gets it in front of the document.
         thinking: let a template that can (`enable_thinking`) begin a chain of thought.
+        form: how prompts are sent. In text and messages control tokens that a document spells are broken by a space.
 
     Raises:
         UserError: the template cannot be rendered, or changes what it is given.
     """
 
-    def __init__(self, tokenizer: Tokenizer, *, system: str | None = None, thinking: bool = False):
-        self.tokenizer, self.system, self._thinking = tokenizer, system, thinking
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        system: str | None = None,
+        thinking: bool = False,
+        form: PromptForm = "tokens",
+    ):
+        self.tokenizer, self.system, self.form, self._thinking = tokenizer, system, form, thinking
         if tokenizer.chat_template is None:
+            self._texts = (system + _JOINT if system else "", _JOINT)
             self._prefix = tokenizer.beginning() + (tokenizer.encode(system + _JOINT) if system else [])
             self._end = tokenizer.encode(_JOINT)
         else:
             before, after = self._render()
+            # A server that is given text puts the beginning of a text before it, as its tokenizer does.
+            begin = tokenizer.special_tokens.get("bos_token", "") if tokenizer.beginning() else ""
+            self._texts = (before.replace(_SYSTEM, self._plain(system or "")).removeprefix(begin), after)
             self._prefix = self._read(before)
             self._end = self._read(after)
         self._suffix = lru_cache(maxsize=256)(self._after_document)
@@ -58,15 +76,29 @@ class PromptBuilder:
         """The prompt for a text alone, without a document (a problem to solve)."""
         return [*self._prefix, *self.tokenizer.encode(text), *self._end]
 
+    def prompt(self, piece: Piece, instruction: str, opening: str = "") -> tuple[Prompt, int]:
+        """The prompt for a piece of `split_document` in this builder's form, and its tokens (about, but for ids)."""
+        if self.form == "tokens":
+            ids = self.join(piece.tokens, instruction, opening)
+            return ids, len(ids)
+        tokens = len(piece.tokens) + self.overhead(instruction, opening)
+        if self.form == "chat":
+            return self.messages(piece.text, _worded(instruction, opening)), tokens
+        before, after = self._texts
+        return before + self._plain(piece.text) + _JOINT + instruction + after + opening, tokens
+
     def messages(self, document_text: str, instruction: str) -> list[dict[str, str]]:
         """The same prompt as messages, for servers that take no token ids; control tokens are broken by a space."""
         system = [{"role": "system", "content": self.system}] if self.system else []
-        content = neutralise(document_text, self.tokenizer.control_tokens) + _JOINT + instruction
+        content = self._plain(document_text) + _JOINT + instruction
         return [*system, {"role": "user", "content": content}]
 
     def overhead(self, instruction: str, opening: str = "") -> int:
         """Tokens of a prompt that are not the document's."""
-        return len(self._prefix) + len(self._suffix(instruction, opening))
+        own = MARGIN if self.form != "tokens" else 0
+        if self.form == "chat":
+            instruction, opening = _worded(instruction, opening), ""
+        return len(self._prefix) + len(self._suffix(instruction, opening)) + own
 
     def budget(self, instruction: str, opening: str = "", *, context: int, max_tokens: int) -> int:
         """Tokens left for the document in a context of `context` tokens beside `max_tokens` new ones; may be below 1.
@@ -78,8 +110,12 @@ class PromptBuilder:
     def split_document(
         self, text: str, max_tokens: int, on_long: OnLong = "split", *, draw: float = 0.0
     ) -> list[Piece]:
-        """See `pieces.split_document`."""
+        """See `pieces.split_document`; texts that the server will tokenise are neutralised first, and counted so."""
+        text = text if self.form == "tokens" else self._plain(text)
         return split_document(self.tokenizer, text, max_tokens, on_long, draw=draw)
+
+    def _plain(self, text: str) -> str:
+        return neutralise(text, self.tokenizer.control_tokens)
 
     def _after_document(self, instruction: str, opening: str) -> tuple[int, ...]:
         encode = self.tokenizer.encode
@@ -108,6 +144,11 @@ class PromptBuilder:
         before, here, after = rendered.partition(_SYSTEM)
         middle = self.tokenizer.encode(self.system) if here else []
         return self.tokenizer.encode_template(before) + middle + self.tokenizer.encode_template(after)
+
+
+def _worded(instruction: str, opening: str) -> str:
+    """The instruction for a server that lets nobody begin its answer: it is asked to begin it so."""
+    return f'{instruction}\n\nBegin the answer with "{opening}".' if opening else instruction
 
 
 def neutralise(text: str, control_tokens: dict[str, int] | None = None) -> str:

@@ -4,8 +4,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Literal
 
 from derivedata.errors import UserError
+
+# How a prompt is sent: as token ids, as one text, or as chat messages to which the server applies its own template.
+PromptForm = Literal["tokens", "text", "chat"]
+Prompt = list[int] | str | list[dict[str, str]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Dialect:
+    """How a server is spoken to; the default is vLLM's."""
+
+    prefix: str = "/v1"  # between the root and /completions
+    not_sent: tuple[str, ...] = ()  # fields of a request that it refuses
+    limit: str = "max_tokens"  # what it calls the limit of new tokens
+    answers_as: str | None = None  # the model's name in its answers; None: the name it is asked for
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -15,6 +30,7 @@ class Endpoint:
     url: str  # root of the server, without /v1
     model: str  # the name it serves the model under
     api_key: str | None = field(default=None, repr=False)  # kept out of logs and tracebacks
+    dialect: Dialect = Dialect()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -55,10 +71,12 @@ class Request:
     """One generation to make."""
 
     key: str  # what the caller knows it by; never sent
-    prompt: list[int] | list[dict[str, str]]  # token ids, or chat messages for servers that take nothing else
+    prompt: Prompt
     sampling: Sampling
     seed: int  # in [0, 2**63)
     tag: object = None  # the caller's own
+    group: str = ""  # requests of a group begin alike: of several servers one gets them all, for its prefix cache
+    prompt_tokens: int = 0  # as counted here, for servers that don't say
 
 
 @dataclass(slots=True)

@@ -135,7 +135,7 @@ class VllmServer:
 
     def metrics(self) -> ServerMetrics:
         """What the server counts, now."""
-        return parse_metrics(self._get("/metrics").decode())
+        return read_metrics(self.endpoint)
 
     def _launch(self) -> None:
         self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -205,15 +205,24 @@ class VllmServer:
             return False
 
     def _get(self, path: str) -> bytes:
-        headers = {"Authorization": f"Bearer {self.endpoint.api_key}"}
-        request = urllib.request.Request(self.endpoint.url + path, headers=headers)
-        # No proxy from the environment for a loopback address.
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        with opener.open(request, timeout=10) as response:
-            return response.read()
+        return _get(self.endpoint, path)
 
     def _tail(self) -> str:
         return log_tail(self.log, begin=self._log_began) or "(nothing)"
+
+
+def read_metrics(endpoint: Endpoint) -> ServerMetrics:
+    """What a vLLM server on this machine counts, now. Raises OSError when it doesn't answer."""
+    return parse_metrics(_get(endpoint, "/metrics").decode())
+
+
+def _get(endpoint: Endpoint, path: str) -> bytes:
+    headers = {"Authorization": f"Bearer {endpoint.api_key}"}
+    request = urllib.request.Request(endpoint.url + path, headers=headers)
+    # No proxy from the environment for a loopback address.
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    with opener.open(request, timeout=10) as response:
+        return response.read()
 
 
 def end_leftovers() -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 
 from derivedata.cli import main
-from derivedata.generation.endpoint import write_endpoint
+from derivedata.generation.endpoint import write_endpoints
 from derivedata.generation.request import Endpoint
 from derivedata.pipelines.run import ParaphraseOptions, paraphrase_corpus
 from derivedata.pipelines.serving import ENDPOINT, Serving
@@ -27,7 +27,7 @@ def serve_at(url: str):
 
     @contextlib.contextmanager
     def serve(serving: Serving) -> Iterator[int]:
-        write_endpoint(serving.private / ENDPOINT, Endpoint(url=url, model=MODEL))
+        write_endpoints(serving.private / ENDPOINT, Endpoint(url=url, model=MODEL))
         yield 32
 
     return serve
