@@ -232,8 +232,9 @@ def _find_source(record: RunRecord | None, given: Sequence[str], notes: list[str
 
 
 def _find_tokenizer(record: RunRecord | None, sound: Sound, notes: list[str]) -> str | None:
-    if not sound.view.table("shards", ["path"]).num_rows:
-        return None
+    tokenizers = sound.view.table("shards", ["tokenizer"])["tokenizer"]
+    if tokenizers.null_count == len(tokenizers):
+        return None  # nothing was counted, or there are no shards
     name = record.identity.get("counted_with") if record else None
     if not name:
         which = "run.json is missing" if record is None else "the run record does not say"

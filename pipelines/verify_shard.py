@@ -16,10 +16,12 @@ from derivedata.corpus.files import CorpusFile
 from derivedata.corpus.reader import Document, RejectedRow, read_rows
 from derivedata.generation.seeds import request_seed
 from derivedata.generation.tokenizer import Tokenizer
+from derivedata.pipelines.derived import _as_string as as_string
 from derivedata.store.adopt import decompressed_frames
 from derivedata.store.content import size_and_sha256
 from derivedata.store.masking import MASK
 from derivedata.store.paths import Folder, Missing
+from derivedata.store.tables import FRESH
 
 AT_ONCE = 64  # documents whose tokens are counted in one go
 # Columns of the index that a document says of itself, in `metadata.derivedata`.
@@ -100,6 +102,8 @@ def _row(shard: Mapping[str, Any], rows: Sequence[Mapping[str, Any]] | None, mad
     if len({row["row"] for row in rows}) != len(rows) or len(rows) != shard["documents"]:
         yield f"the index has {len(rows)} rows for {shard['documents']} documents"
     for column, named in (("style", "style"), ("strategy", "strategy"), ("source_shard", "source_path")):
+        if column == "source_shard" and shard[column] is None:
+            continue  # made of several
         others = {row[named] for row in rows} - {shard[column]}
         if others:
             yield f"the manifest says {column} {shard[column]}, the index says {min(map(str, others))}"
@@ -158,12 +162,13 @@ def _document(document: Document, row: Mapping[str, Any] | None, made: Made) -> 
     if row is not None:
         said = {
             "uid": document.uid,
-            "id": document.id,
+            "id": as_string(document.id),
             "source": document.source,
             "text_sha256": hashlib.sha256(document.text.encode("utf-8", "surrogatepass")).hexdigest(),
             "chars": len(document.text),
-            **{name: derivation.get(name) for name in DERIVATION},
         }
+        if row.get("strategy") != FRESH or derivation:
+            said |= {name: derivation.get(name) for name in DERIVATION}
         for name, value in said.items():
             if value != row.get(name):
                 yield f"row {document.row}: {name} is {value!r}, the index says {row.get(name)!r}"
