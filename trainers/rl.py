@@ -25,7 +25,7 @@ from derivedata.store.fingerprint import RunConfig, refuse
 from derivedata.store.paths import Folder, Missing
 from derivedata.store.runs import CURRENT, PACKAGES, new_run, utc_now, versions
 from derivedata.trainers.rl_budget import RolloutBudget
-from derivedata.trainers.rl_options import RLOptions, training_rows, validation_file
+from derivedata.trainers.rl_options import RLOptions, micro_batch, training_rows, validation_file
 from derivedata.trainers.rl_recipes import Recipe
 
 TRL = (1, 16)
@@ -59,12 +59,12 @@ def require_trl() -> None:
     try:
         trl = importlib.import_module("trl")
     except ImportError:
-        raise UserError("the RL trainer needs TRL", remedy="pip install 'derivedata[rl]'") from None
+        raise UserError("the RL trainer needs TRL", remedy="install it with pip install 'derivedata[rl]'") from None
     if tuple(int(part) for part in trl.__version__.split(".")[:2]) != TRL:
         raise UserError(
             f"the RL trainer is written for TRL {TRL[0]}.{TRL[1]}",
             value=trl.__version__,
-            remedy="pip install 'derivedata[rl]'",
+            remedy="install it with pip install 'derivedata[rl]'",
         )
 
 
@@ -87,6 +87,7 @@ def train_rl(
         UserError: the options don't fit, problems can't be trained on, or the folder holds another run.
     """
     recipe, budget = options.resolved_recipe(), options.resolved_budget()
+    micro_batch(options, budget)
     require_trl()
     rows = training_rows(read_all(list(options.problems)))
     held_out = validation_file(options)

@@ -103,12 +103,13 @@ class RLOptions:
         return min(-(-wanted // step) * step, budget.iterations)
 
 
-def micro_batch(options: RLOptions, budget: RolloutBudget, world: int) -> int:
-    """Rollouts that one process takes at a time.
+def micro_batch(options: RLOptions, budget: RolloutBudget) -> int:
+    """Rollouts that one process of those that torchrun or accelerate started takes at a time.
 
     Raises:
         UserError: a step's rollouts can't be split so.
     """
+    world = int(os.environ.get("WORLD_SIZE", "1"))
     if budget.batch % world:
         raise UserError("a step's rollouts don't divide among the processes", value=f"{budget.batch} over {world}")
     share = budget.batch // world
@@ -137,10 +138,19 @@ def training_rows(problems: list[Problem]) -> list[dict[str, Any]]:
             where=f"{bad[0].path}:{bad[0].row + 1}",
             remedy="train on a split that `derivedata difficulty` wrote, which holds none",
         )
+    uids = [_uid(problem) for problem in problems]
+    if len(set(uids)) < len(uids):
+        uids = [problem.uid for problem in problems]
     return [
-        {"prompt": [dict(m) for m in problem.prompt], "answer": problem.ground_truth, "uid": problem.uid}
-        for problem in problems
+        {"prompt": [dict(m) for m in problem.prompt], "answer": problem.ground_truth, "uid": uid}
+        for problem, uid in zip(problems, uids, strict=True)
     ]
+
+
+def _uid(problem: Problem) -> str:
+    """The key that the problem had when `derivedata difficulty` measured it, so that its counts can be joined."""
+    known = problem.extra_info.get("uid")
+    return known if isinstance(known, str) and known else problem.uid
 
 
 def validation_file(options: RLOptions) -> str | None:

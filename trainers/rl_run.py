@@ -124,7 +124,7 @@ def trl_config(
     """
     gpu = torch.cuda.is_available() and not options.cpu
     world = int(os.environ.get("WORLD_SIZE", "1"))
-    micro = micro_batch(options, budget, world)
+    micro = micro_batch(options, budget)
     parts = budget.batch // world // micro
     every = options.every(options.eval_every, budget)
     return GRPOConfig(
@@ -234,7 +234,7 @@ def _lora():
     try:
         from peft import LoraConfig
     except ImportError:
-        raise UserError("--peft needs peft", remedy="pip install 'derivedata[rl]'") from None
+        raise UserError("--peft needs peft", remedy="install it with pip install 'derivedata[rl]'") from None
     # TRL computes log-probabilities from the LM head's own weights, so an adapter there would never be trained.
     return LoraConfig(r=16, lora_alpha=32, target_modules="all-linear", task_type="CAUSAL_LM")
 

@@ -12,6 +12,7 @@ PARTS: dict[str, list[str]] = {
     "reader-writer": ["tests.bench.reader_writer"],
     "manifest": ["tests.bench.manifest_scale"],
     "eta": ["tests.bench.eta"],
+    "rl-overhead": ["tests.bench.rl_overhead"],
     "stopping": ["tests.bench.stopping"],
     "verifier": ["tests.bench.verifier"],
 }

@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from derivedata.cli import cli
 from derivedata.errors import UserError
 from derivedata.generation.asking import PLAIN, Asker
+from derivedata.problems.problem import problem_uid
 from derivedata.trainers.rl import require_trl, train_rl
 from derivedata.trainers.rl_options import RLOptions, plain_prompt
 from tests.trainers.rl_models import parity, random_model, write_problems
@@ -58,6 +59,7 @@ def test_three_steps_write_what_the_planner_reads(model, problems, tmp_path):
     assert all(row["entropy"] > 0 and row["kl"] is not None and 0 < row["length"] <= 8 for row in steps)
     assert steps[0]["kl"] == pytest.approx(0, abs=1e-6)
     counts = lines(run, "problems")
+    assert {row["problem"] for row in counts} <= {problem_uid("p", row, f"{row} + 1 =") for row in range(12)}
     assert [(row["step"], row["n"], row["policy"]) for row in counts] == [(s, 4, s - 1) for s in (1, 1, 2, 2, 3, 3)]
     assert len({row["problem"] for row in counts}) == 6
     evaluations = lines(run, "evaluations")
@@ -71,7 +73,7 @@ def test_three_steps_write_what_the_planner_reads(model, problems, tmp_path):
 @pytest.mark.slow
 def test_a_killed_run_goes_on_and_counts_no_rollout_twice(model, problems, tmp_path):
     killed, whole = tmp_path / "killed", tmp_path / "whole"
-    shape = {"iterations": 60, "save_every": 2, "eval_every": 60}
+    shape = {"iterations": 30, "save_every": 2, "eval_every": 30}
     code = (
         "from tests.trainers.rl_models import parity\n"
         "from tests.trainers.test_rl import options\n"
@@ -88,13 +90,13 @@ def test_a_killed_run_goes_on_and_counts_no_rollout_twice(model, problems, tmp_p
     # What a kill in the middle of writing leaves behind.
     with steps.open("a") as file:
         file.write('{"step": 99, "rol')
-    (killed / "checkpoints" / "checkpoint-58").mkdir()
+    (killed / "checkpoints" / "checkpoint-28").mkdir()
 
     resumed = train_rl(options(model, problems, killed, **shape), reward=parity)
     train_rl(options(model, problems, whole, **shape), reward=parity)
 
     assert resumed.resumed_at >= 4 and resumed.resumed_at % 2 == 0
-    assert [row["rollouts"] for row in lines(killed, "steps")] == [8 * step for step in range(1, 61)]
+    assert [row["rollouts"] for row in lines(killed, "steps")] == [8 * step for step in range(1, 31)]
     # Not only the count: the very same rollouts, problems and evaluations as without the kill.
     for name in ("steps", "problems", "evaluations"):
         assert lines(killed, name) == lines(whole, name)
@@ -195,21 +197,21 @@ def told(*args, **given) -> str:
 
 
 def test_problems_without_a_checkable_answer(tmp_path):
-    (tmp_path / "p.jsonl").write_text(
-        '{"question": "1+1", "answer": "#### 2"}\n{"question": "1+2", "answer": "#### "}\n'
-    )
-    assert "1 of 2 problems have no checkable answer" in told("m", tmp_path / "p.jsonl", tmp_path / "run")
+    rows = [{"problem": "1+1", "answer": "2"}, {"problem": "1+2", "answer": ""}]
+    (tmp_path / "p.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    line = told("m", tmp_path / "p.jsonl", tmp_path / "run")
+    assert line.startswith("p.jsonl:2: 1 of 2 problems have no checkable answer (no_answer)")
 
 
 def test_a_validation_set_that_is_trained_on(problems, tmp_path):
     line = told("m", problems, tmp_path / "run", validation=str(problems))
-    assert "validation set are trained on too (got '12 of 12')" in line or "12 of 12" in line
+    assert "problems of the validation set are trained on too (got 12 of 12)" in line
 
 
 def test_another_configuration_in_the_same_folder(problems, tmp_path, monkeypatch):
     monkeypatch.setattr("derivedata.trainers.rl_run.run_trainer", lambda *_, **__: pytest.fail("it trained"))
     run = tmp_path / "run"
-    (run).mkdir()
+    run.mkdir()
     from derivedata.problems.read import read_all
     from derivedata.store.paths import Folder
     from derivedata.trainers import rl
@@ -248,7 +250,7 @@ def test_a_model_that_was_never_saved(problems, tmp_path):
         ({"iterations": None, "budget": 30}, "--budget 24 (--iterations 3) or --budget 32 (--iterations 4)"),
         ({"recipe": "easy", "kl": 0.0}, "together or not at all"),
         ({"recipe": "scalerl"}, "must be a multiple"),
-        ({"micro_batch": 3}, "take 2"),
+        ({"micro_batch": 3}, "Take 2"),
     ],
 )
 def test_options_that_do_not_fit(model, problems, tmp_path, given, said):
