@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from collections.abc import Iterable, Iterator
@@ -18,8 +19,18 @@ from derivedata.store.kinds import ROOM as KINDS
 from derivedata.store.manifest import ALWAYS, Manifest, View
 from derivedata.store.parts import ReadPart, read_part
 from derivedata.store.paths import Folder, Missing
-from derivedata.store.snapshots import SnapshotFile, Snapshots, snapshot_path
-from derivedata.store.tables import BOOKS_KEY, MANIFEST, RESERVED, SHARDS, TABLES, UNIT_NAMES, part_path, write_parquet
+from derivedata.store.snapshots import Snapshot, SnapshotFile, Snapshots, snapshot_path
+from derivedata.store.tables import (
+    BOOKS_KEY,
+    MANIFEST,
+    RESERVED,
+    SHARDS,
+    TABLES,
+    UNIT_NAMES,
+    UNITS,
+    part_path,
+    write_parquet,
+)
 from derivedata.store.units import is_unit_name, kinds_hash
 
 Found = tuple[str, str]  # where, and what is wrong there
@@ -48,9 +59,9 @@ class Sound:
 
 
 def read_manifest(folder: Folder) -> tuple[Sound, list[Found]]:
-    """The sound rest of a manifest, and what is wrong with it. Raises UserError when there is no whole snapshot."""
-    view = Manifest(folder).view()
-    covered = Snapshots(folder).covered_by(view.snapshot) if view.snapshot else frozenset()
+    """The sound rest of a manifest, and what is wrong with it. Raises UserError when a snapshot has no readable list of
+    its files, or neither that nor its books say what it covers."""
+    view, covered = _view(folder)
     found: list[Found] = []
     bad: dict[str, str] = {}  # path of an index file -> its table
     lost = set()
@@ -82,6 +93,42 @@ def read_manifest(folder: Folder) -> tuple[Sound, list[Found]]:
         files={table: left for table, paths in view.files.items() if (left := tuple(p for p in paths if p not in bad))},
     )
     return Sound(view=sound, unread=frozenset(bad.values()), lost=frozenset(lost), names=names), found
+
+
+def _view(folder: Folder) -> tuple[View, frozenset[str]]:
+    """The manifest as it is, and the parts that its snapshot covers."""
+    try:
+        view = Manifest(folder).view()
+        return view, Snapshots(folder).covered_by(view.snapshot) if view.snapshot else frozenset()
+    except UserError:
+        snapshot = Snapshots(folder).newest()
+        if snapshot is None:
+            raise
+        covered = _covered_by_books(folder, snapshot)
+        if not covered:
+            raise
+    listing = folder.names(f"{MANIFEST}/")
+    names = (path[len(UNITS) + 1 : -len(".parquet")] for path in listing if path.startswith(f"{UNITS}/"))
+    fresh = tuple(name for name in names if name not in covered)
+    files: dict[str, list[str]] = {}
+    for file in snapshot.files:
+        files.setdefault(file.table, []).append(file.path)
+    own = {f"{name}.parquet" for name in fresh}
+    for path in listing:
+        table, _, name = path[len(MANIFEST) + 1 :].partition("/")
+        if table not in RESERVED and name in own:
+            files.setdefault(table, []).append(path)
+    frozen = {table: tuple(paths) for table, paths in files.items()}
+    return View(folder=folder, snapshot=snapshot, fresh=fresh, files=frozen), covered
+
+
+def _covered_by_books(folder: Folder, snapshot: Snapshot) -> frozenset[str]:
+    """What a snapshot covers, by its books: where the list of names itself is lost."""
+    names: set[str] = set()
+    for file in snapshot.of("books"):
+        with contextlib.suppress(*UNREADABLE), folder.open(file.path) as stream:
+            names.update(pq.read_table(stream, columns=["unit"])["unit"].to_pylist())
+    return frozenset(names)
 
 
 def _part(folder: Folder, name: str) -> tuple[ReadPart | None, list[Found], dict[str, str]]:

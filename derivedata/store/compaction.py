@@ -68,11 +68,11 @@ def _make(folder: Folder, previous: Snapshot | None, fresh: list[str]) -> bool:
     books: dict[str, Books] = dict(previous.books) if previous else {}
     made: list[SnapshotFile] = []
     with folder.scratch() as scratch:
-        outputs: dict[str, _Output] = {}
+        outputs: dict[str, Output] = {}
 
-        def output(table: str, schema: pa.Schema) -> _Output:
+        def output(table: str, schema: pa.Schema) -> Output:
             if table not in outputs:
-                outputs[table] = _Output(folder, table, schema, scratch, stem)
+                outputs[table] = Output(folder, table, schema, scratch, stem)
             return outputs[table]
 
         for file in merged:
@@ -124,7 +124,7 @@ def _schema(table: str, found: pa.Schema) -> pa.Schema:
     return known.get(table, found.remove_metadata())
 
 
-class _Output:
+class Output:
     """The files of one table of a snapshot on their way: rows are gathered into row groups, groups into files."""
 
     def __init__(self, folder: Folder, table: str, schema: pa.Schema, scratch: Path, stem: str) -> None:
@@ -221,14 +221,14 @@ def remove_superseded(folder: Folder, *, grace: float = GRACE) -> int:
             if belongs < oldest_needed or now - (entry.modified or 0.0) >= max(grace, 24 * 3600):
                 doomed.append(path)
     covered = snapshots.covered_by(needed[0])
-    for table, names in _parts_by_table(folder).items():
+    for table, names in parts_by_table(folder).items():
         doomed += [part_path(table, name) for name in names if name in covered]
     # Units parts go last: a kill in between leaves only files of units that are still named.
     folder.remove_many(doomed)
     return len(doomed)
 
 
-def _parts_by_table(folder: Folder) -> dict[str, list[str]]:
+def parts_by_table(folder: Folder) -> dict[str, list[str]]:
     """Names of all parts there are, by table; units last."""
     found: defaultdict[str, list[str]] = defaultdict(list)
     for path in folder.names(f"{MANIFEST}/"):
