@@ -18,6 +18,7 @@ from derivedata.errors import UserError
 COMMANDS: dict[str, str] = {
     "demo": "derivedata.cli.demo:demo",
     "difficulty": "derivedata.cli.difficulty:difficulty",
+    "doctor": "derivedata.cli.doctor:doctor",
     "eta": "derivedata.cli.eta:eta",
     "manifest": "derivedata.cli.query:manifest",
     "paraphrase": "derivedata.cli.paraphrase:paraphrase",
@@ -27,8 +28,8 @@ COMMANDS: dict[str, str] = {
     "tokens": "derivedata.cli.tokens:tokens",
     "train": "derivedata.cli.train:train",
     "tune": "derivedata.cli.tune:tune",
-    "verify-answers": "derivedata.cli.verify_answers:verify_answers",
     "verify": "derivedata.cli.verify:verify",
+    "verify-answers": "derivedata.cli.verify_answers:verify_answers",
 }
 
 
