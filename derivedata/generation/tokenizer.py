@@ -9,6 +9,7 @@ import secrets
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
 import tokenizers
 
 from derivedata.errors import UserError
@@ -46,6 +47,8 @@ class Tokenizer:
         except Exception as error:  # tokenizers raises plain Exception for a file it cannot read
             raise UserError(f"the tokenizer cannot be loaded: {error}", where=name) from None
         self.vocabulary_size = self._reading.get_vocab_size(with_added_tokens=True)
+        # Ids may have gaps, so the count of tokens does not bound them.
+        self.largest_id = max(self._reading.get_vocab(with_added_tokens=True).values(), default=0)
         unknown = structure["model"].get("unk_token")
         unknown = structure["model"].get("unk_id") if unknown is None else self._reading.token_to_id(unknown)
         # The unknown token is what some tokenizers make of a rare character: no structure hangs on it.
@@ -59,6 +62,22 @@ class Tokenizer:
         """`encode` of many texts; other Python threads run meanwhile."""
         encodings = self._literal.encode_batch_fast([_encodable(text) for text in texts], add_special_tokens=False)
         return [self._checked(encoding.ids) for encoding in encodings]
+
+    def encode_joined(self, texts: Sequence[str], end: int) -> tuple[np.ndarray, list[int]]:
+        """Ids of many texts from outside in one array of uint32, each text followed by the id `end`; and where each
+        ends in it, `end` included."""
+        ids: list[int] = []
+        ends = []
+        for encoding in self._literal.encode_batch_fast([_encodable(text) for text in texts], add_special_tokens=False):
+            ids += encoding.ids
+            ids.append(end)
+            ends.append(len(ids))
+        joined = np.array(ids, np.uint32)
+        is_control = np.zeros(max(self.largest_id, end) + 1, bool)
+        is_control[list(self._control_ids)] = True
+        if int(is_control[joined].sum()) != (len(texts) if is_control[end] else 0):
+            raise self._makes_control()
+        return joined, ends
 
     def encode_with_starts(self, text: str) -> tuple[list[int], list[int]]:
         """Ids of a text from outside and, for each, the index in `text` of the first character it covers."""
@@ -88,8 +107,11 @@ class Tokenizer:
 
     def _checked(self, ids: list[int]) -> list[int]:
         if not self._control_ids.isdisjoint(ids):
-            raise UserError("the tokenizer makes control tokens out of plain text", where=self.name)
+            raise self._makes_control()
         return ids
+
+    def _makes_control(self) -> UserError:
+        return UserError("the tokenizer makes control tokens out of plain text", where=self.name)
 
 
 def load_tokenizer(folder: Path | str, name: str | None = None) -> Tokenizer:
