@@ -241,7 +241,7 @@ def count_file(file: CorpusFile, plan: Folder | None = None) -> ShardInventory:
             kept = None
         if kept is not None and (kept.version, kept.bytes) == (file.version, file.bytes):
             return replace(kept, path=file.path, url=file.url)
-        if kept is not None and plan is not None and _content(file) == kept.sha256:
+        if kept is not None and plan is not None and content_sha256(file) == kept.sha256:
             return replace(kept, path=file.path, url=file.url)
         if kept is not None and plan is not None:
             raise changed(file)
@@ -277,7 +277,8 @@ def _cache() -> Folder:
     return Folder(root / "counted")
 
 
-def _content(file: CorpusFile) -> str:
+def content_sha256(file: CorpusFile) -> str:
+    """Hash of a file as it is now."""
     from derivedata.corpus.source import Source
 
     digest = hashlib.sha256()

@@ -8,10 +8,14 @@ import os
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from derivedata.corpus.document import COMPRESSION_SUFFIXES, without_compression
 from derivedata.corpus.source import is_local
 from derivedata.errors import UserError
+
+if TYPE_CHECKING:
+    from derivedata.corpus.windows import Selection
 
 FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".parquet": "parquet"}
 # What stands beside the documents in a corpus of ours, or beside Dolma's documents: never read as documents.
@@ -37,6 +41,7 @@ class CorpusFile:
     bytes: int
     version: str
     format: str
+    selection: Selection | None = None
 
 
 def corpus_files(sources: Sequence[str], formats: Mapping[str, str] = FORMATS) -> list[CorpusFile]:

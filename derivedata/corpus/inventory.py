@@ -76,7 +76,7 @@ def take_inventory(
     reader = RowReader(file, digest=digest)
     rejected: Counter[str] = Counter()
     chunks: list[ChunkSpan] = []
-    rows = documents = text_bytes = 0
+    rows = documents = text_bytes = stop = 0
     first, first_at, chunk_documents, chunk_text = 0, Position(), 0, 0
 
     def close_chunk(stop: int) -> None:
@@ -88,6 +88,7 @@ def take_inventory(
 
     for item in reader:
         rows += 1
+        stop = item.row + 1  # of a subset not all rows come
         if item.__class__ is RejectedRow:
             rejected[item.reason] += 1
             if on_rejected is not None:
@@ -100,16 +101,16 @@ def take_inventory(
         chunk_documents += 1
         chunk_text += size
         if chunk_text >= chunk_bytes:
-            close_chunk(rows)
-            first, first_at, chunk_documents, chunk_text = rows, reader.position(rows), 0, 0
+            close_chunk(stop)
+            first, first_at, chunk_documents, chunk_text = stop, reader.position(stop), 0, 0
     if chunk_documents:
-        close_chunk(rows)
-    elif chunks and chunks[-1].stop_row < rows:  # rejects behind the last document belong to its chunk
+        close_chunk(stop)
+    elif chunks and chunks[-1].stop_row < stop:  # rejects behind the last document belong to its chunk
         last = chunks.pop()
         chunks.append(
             ChunkSpan(
                 first_row=last.first_row,
-                stop_row=rows,
+                stop_row=stop,
                 documents=last.documents,
                 text_bytes=last.text_bytes,
                 position=last.position,

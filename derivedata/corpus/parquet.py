@@ -183,6 +183,11 @@ class ParquetFrames:
         if self._size >= self._frame_bytes:
             self._flush()
 
+    def add_line(self, line: bytes) -> None:
+        from derivedata.corpus.strict import parse_row
+
+        self.add(parse_row(line))
+
     def finish(self) -> list[Frame]:
         if self._rows:
             self._flush()

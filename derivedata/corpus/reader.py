@@ -22,6 +22,7 @@ from derivedata.corpus.source import Source
 from derivedata.corpus.textrows import TextRows
 
 MAX_LINE_BYTES = 64 << 20
+AT_ONCE = 4096  # rows of a subset that are looked up in one go
 PARQUET_MAGIC = b"PAR1"
 
 
@@ -105,9 +106,21 @@ class RowReader:
                     codec=codec,
                     shape=self._shape,
                 )
-            yield from self._rows
+            yield from self._rows if self._file.selection is None else self._selected()
             if self._digest is not None:
                 source.drain()
+
+    def _selected(self) -> Iterator[Document | RejectedRow]:
+        """Those rows that belong to the subset."""
+        import numpy as np
+
+        first, kept = 0, np.empty(0, bool)
+        for row in self._rows:
+            if not first <= row.row < first + len(kept):
+                first = row.row
+                kept = self._file.selection.holds(self._file.path, np.arange(first, first + AT_ONCE))
+            if kept[row.row - first]:
+                yield row
 
     def position(self, row: int) -> Position:
         """Where to start for `row`, which must be the last row that came out, or the one after it.

@@ -23,6 +23,7 @@ import numpy as np
 from derivedata.corpus.blocks import Blocks, is_output, open_blocks
 from derivedata.corpus.document import Document
 from derivedata.corpus.windows import WINDOW_BYTES, EpochOrder, file_key, order_blocks, row_keys, window_count
+from derivedata.errors import UserError
 
 
 class Origin(NamedTuple):
@@ -183,7 +184,15 @@ def open_stream(
     Raises:
         UserError: nothing is there, a style that isn't, or a shard that has changed.
     """
+    from derivedata.corpus.stream_virtual import open_virtual, read_virtual
+
     places = [os.fspath(place)] if isinstance(place, (str, os.PathLike)) else list(place)
+    told = read_virtual(places[0]) if len(places) == 1 else None
+    if told is not None:
+        for name, value in (("style", style), ("strategy", strategy), ("seed", seed)):
+            if value is not None:
+                raise UserError(f"a virtual {told['kind']} is read as it is, without a {name}", where=places[0])
+        return open_virtual(places[0], told)
     return BlockStream(open_blocks(places, style=style, strategy=strategy), seed=seed)
 
 

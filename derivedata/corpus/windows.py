@@ -42,6 +42,28 @@ def file_key(purpose: str, seed: int, path: str, epoch: int = 0) -> int:
     return base_key(purpose, seed, epoch, without_compression(path))
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Selection:
+    """The documents whose key, in one seeded order of all documents, lies in [low, high).
+
+    A larger interval from the same `low` contains a smaller one, so prefixes of the order are nested.
+    """
+
+    seed: int
+    low: int
+    high: int
+
+    def holds(self, path: str, rows: np.ndarray) -> np.ndarray:
+        """Whether each of these rows of a shard is selected."""
+        keys = global_keys(self.seed, path, rows)
+        return (keys >= np.uint64(self.low)) & (keys <= np.uint64(self.high - 1)) if self.high > self.low else keys < 0
+
+
+def global_keys(seed: int, path: str, rows: np.ndarray) -> np.ndarray:
+    """The places of rows of a shard in the one order of all documents."""
+    return row_keys(file_key("global", seed, path), rows)
+
+
 @dataclass(frozen=True, slots=True)
 class EpochOrder:
     """The order of the blocks in one epoch and where it is cut.

@@ -95,6 +95,15 @@ class ShardWriter:
         except OSError as error:
             raise self._failure(error) from error
 
+    def write_line(self, line: bytes) -> None:
+        """Add a row that is JSON already, as one line without its end: it goes into the file as it is."""
+        if self.shard is not None:
+            raise ValueError("the shard is closed")
+        try:
+            self._frames.add_line(line)
+        except OSError as error:
+            raise self._failure(error) from error
+
     def close(self) -> ShardFile:
         """Write what is left, make it durable, and return what the file is. Calling it again changes nothing."""
         if self.shard is None:
@@ -178,6 +187,13 @@ class _JsonFrames:
             if not is_plain(row.values()):
                 line = encode_row(row) + b"\n"
         self._buffer.write(line)
+        self._rows += 1
+        if self._buffer.tell() >= self._frame_bytes:
+            self._flush()
+
+    def add_line(self, line: bytes) -> None:
+        self._buffer.write(line)
+        self._buffer.write(b"\n")
         self._rows += 1
         if self._buffer.tell() >= self._frame_bytes:
             self._flush()
