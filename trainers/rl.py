@@ -29,7 +29,7 @@ from derivedata.trainers.rl_options import RLOptions, micro_batch, training_rows
 from derivedata.trainers.rl_recipes import Recipe
 
 TRL = (1, 16)
-ROOMS = ("checkpoints", "model", "steps.jsonl", "problems.jsonl", "evaluations.jsonl")
+ROOMS, LOGS = ("checkpoints", "model"), ("steps.jsonl", "problems.jsonl", "evaluations.jsonl")
 # A run may be made longer, and looked at more or less often; everything else is another run.
 _MAY_CHANGE = ("iterations", "budget", "eval_every", "save_every", "validation_problems", "micro_batch", "report_to")
 
@@ -95,8 +95,7 @@ def train_rl(
     _check_disjoint(rows, validation, held_out)
     folder = Folder(options.output)
     if restart:
-        for room in ROOMS:
-            folder.remove_tree(room)
+        _clear(folder)
     record = _open(folder, options, recipe, budget, rows, validation, restart)
     from derivedata.trainers.rl_run import run_trainer
 
@@ -122,6 +121,14 @@ def train_rl(
         stopped=done.stopped,
         evaluations=done.evaluations,
     )
+
+
+def _clear(folder: Folder) -> None:
+    for room in ROOMS:
+        folder.remove_tree(room)
+    for log in LOGS:
+        if folder.exists(log):
+            folder.remove(log)
 
 
 def _check_disjoint(rows: list[dict], validation: list[dict], held_out: str | None) -> None:

@@ -16,8 +16,11 @@ from derivedata.cli import cli
 from derivedata.errors import UserError
 from derivedata.generation.asking import PLAIN, Asker
 from derivedata.problems.problem import problem_uid
+from derivedata.problems.read import read_all
+from derivedata.store.paths import Folder
+from derivedata.trainers import rl
 from derivedata.trainers.rl import require_trl, train_rl
-from derivedata.trainers.rl_options import RLOptions, plain_prompt
+from derivedata.trainers.rl_options import RLOptions, plain_prompt, training_rows
 from tests.trainers.rl_models import parity, random_model, write_problems
 
 
@@ -212,16 +215,19 @@ def test_another_configuration_in_the_same_folder(problems, tmp_path, monkeypatc
     monkeypatch.setattr("derivedata.trainers.rl_run.run_trainer", lambda *_, **__: pytest.fail("it trained"))
     run = tmp_path / "run"
     run.mkdir()
-    from derivedata.problems.read import read_all
-    from derivedata.store.paths import Folder
-    from derivedata.trainers import rl
-    from derivedata.trainers.rl_options import training_rows
-
     first = options("m", problems, run)
     rows = training_rows(read_all([str(problems)]))
     rl._open(Folder(run), first, first.resolved_recipe(), first.resolved_budget(), rows, [], False)
     line = told("m", problems, run, rollouts=8)
     assert "rollouts_per_problem was 4, is 8" in line and "--restart" in line
+
+
+def test_a_restart_throws_the_run_away_and_nothing_else(tmp_path):
+    for name in ("checkpoints/checkpoint-2/derivedata.json", "model/config.json", "steps.jsonl", "notes.txt"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("{}")
+    rl._clear(Folder(str(tmp_path)))
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
 def test_without_trl(monkeypatch):
