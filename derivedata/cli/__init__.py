@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import signal
 import sys
@@ -11,10 +10,9 @@ import warnings
 import click
 
 from derivedata import __version__
+from derivedata.cli.lazy import LazyGroup
 from derivedata.errors import UserError
 
-# Command name -> "module:attribute". A module is imported when its command is asked for (or listed by --help), so each
-# must import nothing heavier than click at module level.
 COMMANDS: dict[str, str] = {
     "demo": "derivedata.cli.demo:demo",
     "difficulty": "derivedata.cli.difficulty:difficulty",
@@ -40,20 +38,9 @@ COMMANDS: dict[str, str] = {
 }
 
 
-class LazyGroup(click.Group):
-    """A click group whose commands are imported on first use."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(COMMANDS)
-
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in COMMANDS:
-            return None
-        module, attribute = COMMANDS[name].split(":")
-        return getattr(importlib.import_module(module), attribute)
-
-
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(
+    cls=LazyGroup, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+)
 @click.version_option(__version__, prog_name="derivedata")
 def cli() -> None:
     """Derive training data, account for every token, and say what the derived tokens are worth.

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import importlib
-
 import click
 
-# Command name -> "module:attribute".
+from derivedata.cli.lazy import LazyGroup
+
 COMMANDS: dict[str, str] = {
     "calibrate": "derivedata.cli.eta.calibrate:calibrate",
     "check": "derivedata.cli.eta.check:check",
@@ -20,20 +19,7 @@ COMMANDS: dict[str, str] = {
 }
 
 
-class LazyEtaGroup(click.Group):
-    """A click group whose commands are imported on first use."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(COMMANDS)
-
-    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        if name not in COMMANDS:
-            return None
-        module, attribute = COMMANDS[name].split(":")
-        return getattr(importlib.import_module(module), attribute)
-
-
-@click.group(cls=LazyEtaGroup)
+@click.group(cls=LazyGroup, lazy=COMMANDS)
 def eta() -> None:
     """Fit Compute-Data scaling laws and read advice from them.
 
