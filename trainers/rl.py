@@ -127,8 +127,7 @@ def _clear(folder: Folder) -> None:
     for room in ROOMS:
         folder.remove_tree(room)
     for log in LOGS:
-        if folder.exists(log):
-            folder.remove(log)
+        folder.remove(log)
 
 
 def _check_disjoint(rows: list[dict], validation: list[dict], held_out: str | None) -> None:
