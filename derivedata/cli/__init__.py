@@ -31,6 +31,7 @@ COMMANDS: dict[str, str] = {
     "styles": "derivedata.cli.styles:styles",
     "tokenize": "derivedata.cli.tokenize:tokenize",
     "tokens": "derivedata.cli.tokens:tokens",
+    "sweep": "derivedata.cli.sweep:sweep",
     "train": "derivedata.cli.train:train",
     "tune": "derivedata.cli.tune:tune",
     "verify": "derivedata.cli.verify:verify",
@@ -65,12 +66,13 @@ def main(args: list[str] | None = None, command: click.Command = cli) -> None:
     signal.signal(signal.SIGTERM, _interrupt)
     warnings.showwarning = _warn
     try:
-        command.main(args=args, prog_name="derivedata", standalone_mode=False)
+        # Outside of its standalone mode click returns the code of `ctx.exit(code)` instead of ending with it.
+        code = command.main(args=args, prog_name="derivedata", standalone_mode=False)
+        if isinstance(code, int) and code:
+            sys.exit(code)
     except UserError as error:
         click.echo(f"derivedata: {error.line}", err=True)
         sys.exit(1)
-    except click.exceptions.Exit as error:
-        sys.exit(error.exit_code)
     except click.Abort:
         click.echo("derivedata: stopped", err=True)
         sys.exit(130)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import click
 import pytest
 
 from derivedata.cli import COMMANDS, main
@@ -80,3 +81,14 @@ def test_what_can_be_expected_to_go_wrong_is_one_line_and_exit_1(capsys, tmp_pat
 def test_an_unknown_command_is_a_usage_error(capsys):
     code, _, err = call(capsys, "paraphrse")
     assert code == 2 and "No such command" in err
+
+
+def test_a_command_may_end_with_a_code_of_its_own():
+    @click.command()
+    @click.pass_context
+    def command(ctx):
+        ctx.exit(3)
+
+    with pytest.raises(SystemExit) as ended:
+        main([], command)
+    assert ended.value.code == 3
