@@ -31,7 +31,7 @@ from derivedata.pipelines.damage import (
 from derivedata.pipelines.executor import run_locally
 from derivedata.pipelines.repair_job import Given, RepairJob, Salvaged, outside_of
 from derivedata.pipelines.salvage import Witness
-from derivedata.pipelines.serving import ENDPOINT, Listener, Serve, Silence, own_server, private_folder
+from derivedata.pipelines.serving import ENDPOINT, Listener, Serve, Silence, private_folder
 from derivedata.pipelines.verify import Verified, verify_corpus
 from derivedata.pipelines.verify_manifest import Sound, read_manifest
 from derivedata.pipelines.verify_records import Records, read_records
@@ -77,7 +77,7 @@ def repair_corpus(
     tasks: int = 1,
     workers: int = 1,
     listener: Listener | None = None,
-    serve: Serve = own_server,
+    serve: Serve | None = None,
 ) -> Repaired:
     """Mend an output of paraphrase or difficulty.
 
@@ -87,7 +87,7 @@ def repair_corpus(
         count_tokens: count the tokens of every document again when looking for damage.
         tasks, workers: Datatrove tasks, and how many at a time.
         listener: hears about progress.
-        serve: gives the endpoint to use, where something has to be asked for again.
+        serve: gives the endpoint to use, where something has to be asked for again; by default as the run had it.
 
     Raises:
         UserError: it can't be mended; in one line, with the file.
@@ -97,7 +97,7 @@ def repair_corpus(
 
 
 class _Repair:
-    def __init__(self, output: str, given: Given, looking: dict, listener: Listener, serve: Serve):
+    def __init__(self, output: str, given: Given, looking: dict, listener: Listener, serve: Serve | None):
         self.output, self.given, self.looking = output, given, looking
         self.listener, self.serve = listener, serve
         self.folder = Folder(output)
@@ -292,7 +292,8 @@ class _Repair:
             return
         tasks, workers = self.looking["tasks"], min(self.looking["tasks"], self.looking["workers"])
         logs = self.folder.url_of(f"logs/{self.run_id}/repair")
-        with private_folder() as private, self.serve(job.serving(Path(private), self.listener)) as window:
+        serve = job.serve(self.serve)
+        with private_folder() as private, serve(job.serving(Path(private), self.listener)) as window:
             endpoint_file = str(Path(private) / ENDPOINT)
             for stage in job.stages(units, outside, endpoint_file, max(2, window // workers)):
                 with self.listener.track("making the rest again", lambda: None):

@@ -29,7 +29,7 @@ from derivedata.pipelines.problem_set import ProblemSet, publish_input
 from derivedata.pipelines.repair_job import OnlyUnits, RepairJob, Salvaged
 from derivedata.pipelines.salvage import Witness, read_lines
 from derivedata.pipelines.scored import FAILED, REFINE, RESCORE, ROLLOUT_STAGE, ROLLOUTS, SAMPLE, TABLES, Tally
-from derivedata.pipelines.serving import ENDPOINT, Serve, Serving
+from derivedata.pipelines.serving import ENDPOINT, Listener, Serve
 from derivedata.pipelines.source import INPUT
 from derivedata.pipelines.splits import write_problems
 from derivedata.problems.workers import WorkerLimits
@@ -53,16 +53,12 @@ class DifficultyRepair(RepairJob):
     """See RepairJob."""
 
     @cached_property
-    def model(self):
-        return super().model()
-
-    @cached_property
     def sources(self) -> list[str]:
         return list(self.given.source) or list(self.extent["problems"])
 
     @cached_property
     def options(self) -> DifficultyOptions:
-        identity, execution = self.identity, self.execution
+        identity = self.identity
         mode = _MODE.match(identity["extractor"])
         return DifficultyOptions(
             problems=tuple(self.sources),
@@ -75,46 +71,21 @@ class DifficultyRepair(RepairJob):
             refine_borderline=self.extent["refine_borderline"],
             rescore=self.extent["rescore"],
             validation=self.extent["validation"],
-            model=str(self.model.path),
-            context=identity["context"],
             temperature=identity["temperature"],
             top_p=identity["top_p"],
             max_tokens=identity["max_new"],
-            template=identity["template"],
             prompt_suffix=identity["prompt_suffix"],
             system=identity["system"],
-            seed=identity["seed"],
             chunk_problems=identity["chunk_problems"],
-            tensor_parallel=execution.get("tensor_parallel") or 1,
-            data_parallel=execution.get("data_parallel"),
-            max_num_seqs=execution.get("max_num_seqs"),
-            vllm_args=tuple((key, value) for key, value in execution.get("vllm_args") or ()),
+            **self.model_options,
         )
 
     @cached_property
     def config(self) -> DifficultyConfig:
-        options, identity = self.options, self.identity
-        config = DifficultyConfig(
-            samples=options.samples,
-            temperature=options.temperature,
-            top_p=options.top_p,
-            max_tokens=options.max_tokens,
-            context=options.context,
-            seed=options.seed,
-            bands=options.bands,
-            early_stop=options.early_stop,
-            answers=options.answers,
-            verifier=options.verifier,
-            extractor=identity["extractor"],
-            template=identity["template"],
-            prompt_suffix=identity["prompt_suffix"],
-            system=identity["system"],
-            model=str(self.model.path),
-            model_name=identity["model"],
-            model_revision=identity["model_revision"],
-            chunk_problems=identity["chunk_problems"],
-        )
-        return config
+        template = self.identity["template"]
+        self.find(self.options, [self.options.sampling], plain=template != CHAT)
+        config = self.options.config(self.model, self.connection)
+        return replace(config, template=template, extractor=self.identity["extractor"])
 
     @cached_property
     def problems(self) -> ProblemSet:
@@ -246,23 +217,13 @@ class DifficultyRepair(RepairJob):
     def count_input(self, names: Collection[str] | None) -> None:
         publish_input(self.folder, self.problems, self.run_id)
 
-    def serving(self, private: Path, listener: Any) -> Serving:
-        logs = Path(self.folder.url_of(f"logs/{self.run_id}")) if self.folder.is_local else private
-        return Serving(
-            model=self.model,
-            settings=self.options.server_settings(self.config.context),
-            private=private,
-            log=logs / "vllm.log",
-            listener=listener,
-        )
-
-    def go_on(self, serve: Serve, listener: Any) -> None:
+    def go_on(self, serve: Serve | None, listener: Listener) -> None:
         with tempfile.TemporaryDirectory(prefix="derivedata-") as folder:
-            options, template = self.options, Path(folder) / "template.txt"
-            if self.config.template not in (CHAT, PLAIN):
-                template.write_text(self.config.template, "utf-8")
-                options = replace(options, template=str(template))
-            measure_difficulty(options, listener, serve=serve)
+            template, file = self.config.template, Path(folder) / "template.txt"
+            if template not in (CHAT, PLAIN):
+                file.write_text(template, "utf-8")
+                template = str(file)
+            measure_difficulty(replace(self.options, template=template), listener, serve=serve)
 
     def close(self) -> None:
         measured = read_measured(self.folder)

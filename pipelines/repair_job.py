@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from derivedata.errors import UserError
-from derivedata.generation.model import ModelFolder, resolve_model
+from derivedata.generation.connect import Connection
+from derivedata.generation.request import Sampling
 from derivedata.pipelines.derivation import DerivationStage
+from derivedata.pipelines.job import Model, ModelOptions, at_endpoints, find_model
 from derivedata.pipelines.salvage import Witness
-from derivedata.pipelines.serving import Serve, Serving
+from derivedata.pipelines.serving import Listener, Serve, Serving, own_server
 from derivedata.store.books import Books
 from derivedata.store.ledger import Ledger
 from derivedata.store.paths import Folder
@@ -28,6 +30,7 @@ class Given:
     source: Sequence[str] = ()  # where the input is now
     styles: Sequence[str] = ()  # files of styles that are not shipped
     model: str | None = None
+    endpoints: Sequence[str] = ()  # servers that run already
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,6 +64,11 @@ class OnlyUnits:
 class RepairJob(ABC):
     """One job's side of a repair."""
 
+    options: ModelOptions
+    config: Any
+    model: Model
+    connection: Connection | None
+
     def __init__(self, folder: Folder, record: RunRecord, given: Given, run_id: str):
         self.folder, self.record, self.given, self.run_id = folder, record, given, run_id
         self.identity: Mapping[str, Any] = record.identity
@@ -93,11 +101,7 @@ class RepairJob(ABC):
         """Commit parts of the input again; None: all that are missing, and the inventory."""
 
     @abstractmethod
-    def serving(self, private: Path, listener: Any) -> Serving:
-        """What a server is started for."""
-
-    @abstractmethod
-    def go_on(self, serve: Serve, listener: Any) -> None:
+    def go_on(self, serve: Serve | None, listener: Listener) -> None:
         """Run the job again as it was last asked for: it makes what is missing of it."""
 
     @abstractmethod
@@ -106,24 +110,56 @@ class RepairJob(ABC):
 
     # What all share.
 
-    def model(self) -> ModelFolder:
-        """The model of the run. Raises UserError when it is not to be had, or another one now."""
-        name, folder = self.identity["model"], self.execution.get("model_folder")
-        revision = self.identity["model_revision"]
+    @property
+    def model_options(self) -> dict[str, Any]:
+        """Options of the model and its servers, as the run had them or as they are given now."""
+        execution, name, revision = self.execution, self.identity["model"], self.identity["model_revision"]
+        folder = execution.get("model_folder")
+        shared = {"context": self.identity["context"], "seed": self.identity["seed"]}
+        endpoints = tuple(self.given.endpoints) or tuple(execution.get("endpoints") or ())
+        if endpoints:
+            return {**shared, "endpoints": endpoints, "model": name, "tokenizer": folder}
         if self.given.model:
-            model = resolve_model(self.given.model)
-        elif folder and revision.startswith("folder-sha256:") and Path(folder).is_dir():
-            model = resolve_model(folder)
+            model = self.given.model
+        elif folder and str(revision).startswith("folder-sha256:") and Path(folder).is_dir():
+            model = folder
         else:
-            model = resolve_model(f"{name}@{revision}" if "/" in name else name)
-        if model.revision != revision:
-            raise UserError(
-                f"is not the model that the output was made with ({name}, {revision})",
-                where=model.path,
-                value=model.revision,
-                remedy="name it with --model",
-            )
-        return model
+            model = f"{name}@{revision}" if "/" in name else name
+        return {
+            **shared,
+            "model": model,
+            "tensor_parallel": execution.get("tensor_parallel") or 1,
+            "data_parallel": execution.get("data_parallel"),
+            "max_num_seqs": execution.get("max_num_seqs"),
+            "vllm_args": tuple((key, value) for key, value in execution.get("vllm_args") or ()),
+        }
+
+    def find(self, options: ModelOptions, samplings: Sequence[Sampling], *, plain: bool | None = None) -> None:
+        """Settle model and servers. Raises UserError when the model is not to be had, or another one now."""
+        self.model, self.connection = find_model(options, samplings, plain=plain)
+        told = {"model_revision": self.model.revision, **(self.connection.identity if self.connection else {})}
+        for name, value in told.items():
+            if self.identity.get(name) != value:
+                raise UserError(
+                    f"is not what the output was made with: {name} was {self.identity.get(name)}",
+                    where=self.model.path,
+                    value=value,
+                    remedy="name it with --model or --endpoint",
+                )
+
+    def serve(self, serve: Serve | None) -> Serve:
+        """How to come to a server, unless that is given."""
+        return serve or (at_endpoints(self.connection) if self.connection else own_server)
+
+    def serving(self, private: Path, listener: Listener) -> Serving:
+        """What a server is started for."""
+        return Serving(
+            model=self.model,
+            settings=self.options.server_settings(self.config.context),
+            private=private,
+            log=Path(self.folder.url_of(f"logs/{self.run_id}") if self.folder.is_local else private) / "vllm.log",
+            listener=listener,
+        )
 
 
 def outside_of(books: Mapping[str, Books], told: Books | None, names: Sequence[str], stage: str) -> dict[str, int]:

@@ -16,16 +16,16 @@ from derivedata.corpus.card import dataset_card
 from derivedata.corpus.document import Document
 from derivedata.corpus.files import CorpusFile, corpus_files
 from derivedata.errors import UserError
-from derivedata.generation.model import resolve_tokenizer
 from derivedata.generation.style import Style, load_style, load_styles
 from derivedata.pipelines.damage import part_of
 from derivedata.pipelines.derivation import PREPARE, Planned
 from derivedata.pipelines.derived import GENERATION, REJECTED_FIELDS
 from derivedata.pipelines.paraphrase import ParaphraseConfig, ParaphraseStage
+from derivedata.pipelines.paraphrase_options import ParaphraseOptions, resolve_config
 from derivedata.pipelines.repair_job import Given, OnlyUnits, RepairJob, Salvaged
-from derivedata.pipelines.run import ParaphraseOptions, paraphrase_corpus, resolve_config
+from derivedata.pipelines.run import paraphrase_corpus
 from derivedata.pipelines.salvage import Witness, read_lines, refuse_other_making, sound_documents
-from derivedata.pipelines.serving import ENDPOINT, Serve, Serving, check_output
+from derivedata.pipelines.serving import ENDPOINT, Listener, Serve, check_output
 from derivedata.pipelines.source import INPUT, INVENTORY, TakeInventory, close_inventory
 from derivedata.pipelines.verify_rejects import FIELDS
 from derivedata.store.manifest import Manifest
@@ -87,42 +87,37 @@ class ParaphraseRepair(RepairJob):
 
     @cached_property
     def options(self) -> ParaphraseOptions:
-        identity, execution = self.identity, self.execution
-        counted = None
+        identity, shared = self.identity, self.model_options
         if identity["counted_with"] != identity["model"]:
-            counted = execution.get("tokenizer_folder") or identity["counted_with"]
+            shared["tokenizer"] = self.execution.get("tokenizer_folder") or identity["counted_with"]
         return ParaphraseOptions(
             corpus=tuple(self.given.source) or tuple(self.extent["corpus"]),
             output=self.folder.url,
             styles=tuple(str(style.path) for style in self.styles),
             style_mix=identity["style_mix"],
             rewrites=self.extent["rewrites"],
-            model=str(self.model.path),
-            context=identity["context"],
-            tokenizer=counted,
             temperature=identity["temperature"],
             top_p=identity["top_p"],
             max_tokens=identity["max_new"],
-            seed=identity["seed"],
             filter=identity["filter"],
             format=identity["format"],
             chunk_bytes=identity["chunk_bytes"],
-            tensor_parallel=execution.get("tensor_parallel") or 1,
-            data_parallel=execution.get("data_parallel"),
-            max_num_seqs=execution.get("max_num_seqs"),
-            vllm_args=tuple((key, value) for key, value in execution.get("vllm_args") or ()),
+            **shared,
         )
 
     @cached_property
-    def model(self):
-        return super().model()
-
-    @cached_property
     def config(self) -> ParaphraseConfig:
-        config = resolve_config(self.options, self.model, self.styles, added=self.identity["added"])
+        self.find(self.options, self.options.samplings())
+        config = resolve_config(
+            self.options, self.model, self.styles, added=self.identity["added"], connection=self.connection
+        )
         if config.tokenizer_name != self.identity["counted_with"]:
-            config_name = resolve_tokenizer(config.tokenizer).name
-            raise UserError("is not the tokenizer that counted", value=config_name, where=config.tokenizer)
+            raise UserError(
+                "is not the tokenizer that the output was counted with",
+                where=config.tokenizer,
+                value=config.tokenizer_name,
+                remedy=f"put {self.identity['counted_with']} back where it was",
+            )
         return config
 
     def stages(
@@ -254,16 +249,7 @@ class ParaphraseRepair(RepairJob):
             close_inventory(self.folder, self.files)
         self.folder.remove_tree("plan/files")
 
-    def serving(self, private: Path, listener: Any) -> Serving:
-        return Serving(
-            model=self.model,
-            settings=replace(self.options.server_settings(), context=self.config.context),
-            private=private,
-            log=Path(self.folder.url_of(f"logs/{self.run_id}") if self.folder.is_local else private) / "vllm.log",
-            listener=listener,
-        )
-
-    def go_on(self, serve: Serve, listener: Any) -> None:
+    def go_on(self, serve: Serve | None, listener: Listener) -> None:
         wanted = {name: style for style in self.styles if (name := style.name) in self.extent["styles"]}
         options = replace(
             self.options,

@@ -17,6 +17,7 @@ from derivedata.errors import UserError
 @click.option("--workers", type=click.IntRange(1), help="Tasks at a time. Default: all.")
 @click.option("--repair", is_flag=True, help="Make anew what is missing or damaged, and nothing else.")
 @click.option("--model", help="With --repair: where the model is now. Default: where the run record says.")
+@click.option("--endpoint", "endpoints", multiple=True, help="With --repair: a server that runs already. Repeatable.")
 @click.option("--style", "styles", multiple=True, help="With --repair: file of a style that is not a shipped one.")
 def verify(
     corpus: str,
@@ -26,6 +27,7 @@ def verify(
     workers: int | None,
     repair: bool,
     model: str | None,
+    endpoints: tuple[str, ...],
     styles: tuple[str, ...],
 ) -> None:
     """Check CORPUS: hashes, counts, identities, lineage to the source, and the books.
@@ -35,10 +37,10 @@ def verify(
     sound of them is kept, a model is started only where something is lost, and damaged files are moved to
     CORPUS/quarantine.
     """
-    if (model or styles) and not repair:
-        raise UserError("--model and --style need --repair")
+    if (model or styles or endpoints) and not repair:
+        raise UserError("--model, --endpoint and --style need --repair")
     if repair:
-        verified = _repaired(corpus, source, not no_tokens, tasks, workers or tasks, model, styles)
+        verified = _repaired(corpus, source, not no_tokens, tasks, workers or tasks, model, endpoints, styles)
     else:
         from derivedata.pipelines.verify import verify_corpus
 
@@ -48,7 +50,7 @@ def verify(
     sys.exit(1 if verified.problems or verified.notes else 0)
 
 
-def _repaired(corpus, source, count_tokens, tasks, workers, model, styles):
+def _repaired(corpus, source, count_tokens, tasks, workers, model, endpoints, styles):
     """Mend the output and say what was done."""
     from derivedata.cli.show import Narrator
     from derivedata.pipelines.repair import repair_corpus
@@ -56,7 +58,7 @@ def _repaired(corpus, source, count_tokens, tasks, workers, model, styles):
 
     done = repair_corpus(
         corpus,
-        given=Given(source=source, styles=styles, model=model),
+        given=Given(source=source, styles=styles, model=model, endpoints=endpoints),
         count_tokens=count_tokens,
         tasks=tasks,
         workers=workers,
