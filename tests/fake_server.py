@@ -68,9 +68,11 @@ class FakeServer:
         most_running: the most requests that ran at once.
     """
 
-    def __init__(self, behaviour: Behaviour | None = None, *, host: str = "127.0.0.1", port: int = 0, **settings):
+    def __init__(
+        self, behaviour: Behaviour | None = None, *, host: str = "127.0.0.1", port: int = 0, tls=None, **settings
+    ):
         self.behaviour = behaviour or Behaviour(**settings)
-        self.host, self.port = host, port
+        self.host, self.port, self.tls = host, port, tls  # tls: an SSLContext, for https
         self.received: collections.Counter[str] = collections.Counter()
         self.answered: collections.Counter[str] = collections.Counter()
         self.order: list[str] = []
@@ -126,7 +128,7 @@ class FakeServer:
         # A hanging request must not keep the server from stopping, and a client that goes away ends its request.
         runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1, access_log=None)
         await runner.setup()
-        site = web.TCPSite(runner, self.host, self.port, backlog=1024)
+        site = web.TCPSite(runner, self.host, self.port, backlog=1024, ssl_context=self.tls)
         await site.start()
         self.port = site._server.sockets[0].getsockname()[1]
         return runner
@@ -137,10 +139,13 @@ class FakeServer:
         entry = {"id": self.behaviour.model, "object": "model", "max_model_len": self.behaviour.context}
         return web.json_response({"object": "list", "data": [entry]})
 
+    async def _body(self, request: web.Request) -> dict:
+        return await request.json()
+
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         if not self._allowed(request):
             return _error(401, "Unauthorized")
-        body = await request.json()
+        body = await self._body(request)
         if body.get("model") != self.behaviour.model:
             return _error(404, f"The model `{body.get('model')}` does not exist.")
         chat = "messages" in body

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import ssl
 import time
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable, Sequence
 from urllib.parse import urlsplit
@@ -24,10 +25,14 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 def new_session(endpoints: Sequence[Endpoint], deadline_s: float) -> aiohttp.ClientSession:
     """A session for these servers. Certificates are verified (SSL_CERT_FILE adds an authority of one's own)."""
+    # Made here and not left to aiohttp, which looks at SSL_CERT_FILE when it is imported and never again.
+    secure = any(endpoint.url.startswith("https:") for endpoint in endpoints)
     return aiohttp.ClientSession(
         # The window bounds the connections. Idle ones are dropped before uvicorn does so after 5 s, which would
         # look like a broken connection to the request that meets it.
-        connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=4),
+        connector=aiohttp.TCPConnector(
+            limit=0, keepalive_timeout=4, ssl=ssl.create_default_context() if secure else True
+        ),
         timeout=aiohttp.ClientTimeout(total=deadline_s),
         headers={"Content-Type": "application/json"},
         # A proxy that the environment names is for hosts outside.

@@ -132,7 +132,7 @@ class Probe:
         ids = tokenizer.encode(SENTENCE)
         status, answer, words = await self._ask("text", SENTENCE, found, {})
         found.forms["text"] = status == 200
-        found.refusals["text"] = words
+        found.refusals["text"] = found.refusals["tokens"] = words
         read = _used(answer)
         same = read is not None and read in (len(ids), len(ids) + len(tokenizer.beginning()))
         if status == 200 and not same:
