@@ -28,6 +28,7 @@ COMMANDS: dict[str, str] = {
     "report": "derivedata.cli.report:report",
     "rl": "derivedata.cli.rl:rl",
     "sample": "derivedata.cli.sample:sample",
+    "serve": "derivedata.cli.serve:serve",
     "styles": "derivedata.cli.styles:styles",
     "tokenize": "derivedata.cli.tokenize:tokenize",
     "tokens": "derivedata.cli.tokens:tokens",
