@@ -9,75 +9,37 @@ from __future__ import annotations
 
 import hashlib
 import tempfile
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
-from datatrove.pipeline.base import PipelineStep
-
-from derivedata.corpus.document import Document, RejectedRow
 from derivedata.corpus.files import CorpusFile, corpus_files
-from derivedata.corpus.reader import RowReader
 from derivedata.corpus.source import Source as ByteSource
+from derivedata.corpus.stream import open_stream
 from derivedata.errors import UserError
 from derivedata.generation.model import resolve_tokenizer
 from derivedata.generation.tokenizer import Tokenizer, load_tokenizer
 from derivedata.pipelines.executor import run_locally
 from derivedata.pipelines.serving import Listener, Silence, check_output, recorded, start_over
-from derivedata.store.books import Books
+from derivedata.pipelines.token_counts import STAGE, Countable, CountTokens, manifest_shards, order_shards, part_name
 from derivedata.store.fingerprint import RunConfig
 from derivedata.store.lease import Lease
 from derivedata.store.ledger import Ledger
 from derivedata.store.manifest import Manifest
 from derivedata.store.paths import Folder
 from derivedata.store.runs import new_run_id
-from derivedata.store.tables import Part, declare, rows_to_table
 
 if TYPE_CHECKING:
     import polars as pl
 
 JOB = "tokens"
-STAGE = "tokens"
 ROOMS = ("manifest", "logs")
-BATCH_CHARS = 1 << 20  # characters of text tokenised at once
 COMPACT_AT = 64
+VIRTUAL = "virtual.json"  # what a corpus that is only an order has
 
-_text, _whole = pa.string(), pa.int64()
-# One row a shard, tokenizer, source, strategy and style. strategy and style are null for documents that are not
-# derived; shard_version says when a file outside any manifest changed.
-TOKEN_COUNTS = declare(
-    "token_counts",
-    pa.schema(
-        [
-            ("tokenizer", _text),
-            ("tokenizer_sha256", _text),
-            ("shard", _text),
-            ("shard_sha256", _text),
-            ("shard_version", _text),
-            ("source", _text),
-            ("strategy", _text),
-            ("style", _text),
-            ("documents", _whole),
-            ("tokens", _whole),
-        ]
-    ),
-)
 BY = ("tokenizer", "strategy", "style", "source")
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Countable:
-    """A shard to count: its file, and what a manifest says of it (None where there is none)."""
-
-    file: CorpusFile
-    path: str
-    sha256: str | None = None
-    strategy: str | None = None
-    style: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -103,98 +65,6 @@ class Counts:
             pl.col("documents").sum(), pl.col("tokens").sum()
         )
         return list(sums.iter_rows())
-
-
-class CountTokens(PipelineStep):
-    """Count shards [rank::world]; one that is counted already is passed over."""
-
-    name = "Tokens"
-    type = "🔢 - COUNT"
-
-    def __init__(self, shards: Sequence[Countable], output: str, *, tokenizer: str, name: str):
-        super().__init__()
-        self.shards, self.output = list(shards), output
-        self.tokenizer, self.tokenizer_name = tokenizer, name
-
-    @cached_property
-    def counter(self) -> Tokenizer:
-        return load_tokenizer(self.tokenizer, self.tokenizer_name)
-
-    def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> Iterator[Any]:
-        if data:
-            yield from data
-        ledger = Ledger(Folder(self.output))
-        for shard in self.shards[rank::world_size]:
-            with self.track_time("shard"):
-                part = self._count(shard)
-            ledger.publish(part_name(self.counter.sha256, shard.path), part)
-            self.stat_update("documents", value=part.books.accepted)
-
-    def _count(self, shard: Countable) -> Part:
-        digest = hashlib.sha256()
-        documents: Counter[tuple] = Counter()
-        tokens: Counter[tuple] = Counter()
-        skipped: Counter[str] = Counter()
-        batch: list[Document] = []
-        chars = 0
-
-        def count_batch() -> None:
-            for document, count in zip(batch, self.counter.count([one.text for one in batch]), strict=True):
-                key = (document.source, *origin_of(document, shard))
-                documents[key] += 1
-                tokens[key] += count
-            batch.clear()
-
-        for row in RowReader(shard.file, digest=digest):
-            if isinstance(row, RejectedRow):
-                skipped[row.reason] += 1
-                continue
-            batch.append(row)
-            chars += len(row.text)
-            if chars >= BATCH_CHARS:
-                count_batch()
-                chars = 0
-        count_batch()
-        sha256 = digest.hexdigest()
-        if shard.sha256 not in (None, sha256):
-            raise UserError(
-                "the shard is not what the manifest says",
-                where=shard.file.url,
-                remedy="derivedata verify tells more; put it back as it was, or make the output again",
-            )
-        rows = [
-            {
-                "tokenizer": self.tokenizer_name,
-                "tokenizer_sha256": self.counter.sha256,
-                "shard": shard.path,
-                "shard_sha256": sha256,
-                "shard_version": shard.file.version if shard.sha256 is None else None,
-                "source": source,
-                "strategy": strategy,
-                "style": style,
-                "documents": documents[source, strategy, style],
-                "tokens": tokens[source, strategy, style],
-            }
-            for source, strategy, style in sorted(documents, key=lambda key: tuple(part or "" for part in key))
-        ]
-        accepted = documents.total()
-        books = Books(planned=accepted + skipped.total(), accepted=accepted, skipped=skipped)
-        return Part(books=books, stage=STAGE, tables={"token_counts": rows_to_table(rows, TOKEN_COUNTS)})
-
-
-def origin_of(document: Document, shard: Countable | None = None) -> tuple[str | None, str | None]:
-    """Strategy and style of a document, as it says itself, else as its shard does; None, None: it is not derived."""
-    told = (document.metadata or {}).get("derivedata")
-    if isinstance(told, Mapping):
-        strategy, style = told.get("strategy"), told.get("style")
-        return (strategy if isinstance(strategy, str) else None), (style if isinstance(style, str) else None)
-    return (shard.strategy, shard.style) if shard else (None, None)
-
-
-def part_name(tokenizer_sha256: str, path: str) -> str:
-    """The name of the part that holds the counts of a shard with a tokenizer."""
-    place = hashlib.sha256(path.encode("utf-8", "surrogatepass")).hexdigest()
-    return f"{STAGE}-{tokenizer_sha256[:12]}-{place[:32]}"
 
 
 def count_tokens(
@@ -225,9 +95,10 @@ def count_tokens(
     model = resolve_tokenizer(tokenizer)
     run_id = new_run_id()
     with ExitStack() as stack:
-        own = None if output else _with_manifest(corpus)
+        own, stream = None if output else _with_manifest(corpus), None
         if own is not None:
-            folder, shards = own, manifest_shards(own)
+            stream = open_stream(corpus[0]) if own.exists(VIRTUAL) else None
+            folder, shards = own, manifest_shards(own) if stream is None else order_shards(stream)
             stack.enter_context(Lease(folder, run_id))
         else:
             _refuse_second_home(corpus, output)
@@ -242,7 +113,8 @@ def count_tokens(
             _refuse_changed(folder, shards)
         counter = load_tokenizer(model.path, model.name)
         _refuse_other_tokenizer(folder, model.name, counter.sha256)
-        counted = _count_missing(folder, shards, str(model.path), counter, tasks, workers, listener, run_id)
+        step = partial(CountTokens, output=folder.url, tokenizer=str(model.path), name=counter.name, stream=stream)
+        counted = _count_missing(folder, shards, step, counter, tasks, workers, listener, run_id)
         if output:
             folder.replace("README.md", _card(model.name, corpus).encode())
         frame = read_counts(folder)
@@ -262,28 +134,10 @@ def read_counts(folder: Folder) -> pl.DataFrame:
     return manifest.scan("token_counts").group_by(BY).agg(columns).sort(BY, nulls_last=False).collect()
 
 
-def manifest_shards(folder: Folder) -> list[Countable]:
-    """The shards of an output of ours, as its manifest lists them."""
-    columns = ["path", "sha256", "bytes", "strategy", "style", "format"]
-    return [
-        Countable(
-            file=CorpusFile(
-                url=folder.url_of(row["path"]),
-                path=row["path"].removeprefix("documents/"),
-                bytes=row["bytes"],
-                version=row["sha256"],
-                format="parquet" if row["format"] == "parquet" else "jsonl",
-            ),
-            **{name: row[name] for name in ("path", "sha256", "strategy", "style")},
-        )
-        for row in Manifest(folder).table("shards", columns).sort_by("path").to_pylist()
-    ]
-
-
 def _count_missing(
     folder: Folder,
     shards: Sequence[Countable],
-    tokenizer: str,
+    make_step: Callable[[Sequence[Countable]], CountTokens],
     counter: Tokenizer,
     tasks: int,
     workers: int | None,
@@ -300,8 +154,7 @@ def _count_missing(
     look = lambda: (len(ledger.committed_names(prefix)) - before, len(missing), "shards")  # noqa: E731
     with listener.track(f"counting with {counter.name}", look), tempfile.TemporaryDirectory() as private:
         logs = folder.url_of(f"logs/{run_id}/tokens") if folder.is_local else private
-        step = CountTokens(missing, folder.url, tokenizer=tokenizer, name=counter.name)
-        run_locally([step], tasks=tasks, workers=workers or tasks, logging_dir=logs)
+        run_locally([make_step(missing)], tasks=tasks, workers=workers or tasks, logging_dir=logs)
     Manifest(folder).compact(at_least=COMPACT_AT)
     return len(missing)
 
@@ -386,6 +239,3 @@ def _card(tokenizer: str, corpus: Sequence[str]) -> str:
         " `manifest/token_counts` holds tokens and documents by shard, source, strategy and style.\n\n"
         '```bash\nderivedata query HERE "SELECT tokenizer, source, sum(tokens) FROM token_counts GROUP BY ALL"\n```\n'
     )
-
-
-__all__ = ["CountTokens", "Counts", "count_tokens", "read_counts"]

@@ -20,7 +20,7 @@ from derivedata.corpus.stream import DocumentStream
 from derivedata.corpus.token_files import Place, open_writer, token_dtype
 from derivedata.corpus.windows import WINDOW_BYTES
 from derivedata.generation.tokenizer import Tokenizer, load_tokenizer
-from derivedata.pipelines.count import TOKEN_COUNTS
+from derivedata.pipelines.token_counts import TOKEN_COUNTS
 from derivedata.store.books import Books
 from derivedata.store.content import file_sha256
 from derivedata.store.ledger import Ledger

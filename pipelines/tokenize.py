@@ -146,7 +146,7 @@ def _write_missing(
         return
     if done:
         listener.say(f"going on from {len(done):,} of {len(spans):,} shards")
-    look = lambda: (len(ledger.committed_names("shard-")), len(spans), f"of {len(spans):,} shards")  # noqa: E731
+    look = lambda: (len(ledger.committed_names("shard-")), len(spans), "shards")  # noqa: E731
     with listener.track("tokenizing", look), tempfile.TemporaryDirectory() as private:
         logs = folder.url_of(f"logs/{run_id}/tokenize") if folder.is_local else private
         stage = TokenizeStage(options.output, stream, missing, named=named, format=options.format)

@@ -43,5 +43,5 @@ def tokenize(*, corpus, format_, shard_size, **options) -> None:
     click.echo(
         f"{found.tokens:,} tokens of {found.documents:,} documents in {found.shards:,} "
         f"{'shard' if found.shards == 1 else 'shards'} ({found.dtype}, each document ended by {found.eos}, "
-        f"counted with {found.tokenizer})"
+        f"encoded with {found.tokenizer})"
     )

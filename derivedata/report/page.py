@@ -18,6 +18,7 @@ from importlib.resources import files
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from derivedata.report.overlap import Span
     from derivedata.report.style import Picture
 
 _NUMBER = re.compile(r"[-+−]?[\d.,]+(e[-+]?\d+)?%?[kMBT]?( \[.*\])?( \*)?|-|unbounded|unknown|none", re.I)
@@ -67,6 +68,23 @@ class Page:
         """Commands or other text as it stands."""
         self._close_figures()
         self._parts.append(f"<pre>{_text(text)}</pre>")
+
+    def quote(self, text: str) -> None:
+        """A text as somebody wrote it: its line breaks stay, long lines wrap."""
+        self._close_figures()
+        self._parts.append(f"<blockquote>{_text(text)}</blockquote>")
+
+    def pair(self, left: tuple[str, Sequence[Span]], right: tuple[str, Sequence[Span]]) -> None:
+        """Two texts side by side (one above the other where there is no room), each a title and pieces of text with
+        whether they are marked."""
+        self._close_figures()
+        sides = (
+            f"<section><h3>{_text(title)}</h3><p>"
+            + "".join(f"<mark>{_text(text)}</mark>" if marked else _text(text) for text, marked in spans)
+            + "</p></section>"
+            for title, spans in (left, right)
+        )
+        self._parts.append(f'<div class="pair">{"".join(sides)}</div>')
 
     def table(self, rows: Sequence[Mapping[str, object]], *, caption: str = "") -> None:
         """Rows of equal keys; a column of numbers stands to the right. It scrolls sideways where it is too wide."""

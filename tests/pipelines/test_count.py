@@ -15,7 +15,8 @@ from derivedata.corpus.reader import read_rows
 from derivedata.errors import UserError
 from derivedata.generation.tokenizer import load_tokenizer
 from derivedata.pipelines import count as counting
-from derivedata.pipelines.count import CountTokens, count_tokens, manifest_shards
+from derivedata.pipelines.count import count_tokens
+from derivedata.pipelines.token_counts import CountTokens, manifest_shards
 from derivedata.pipelines.verify import verify_corpus
 from derivedata.store.manifest import Manifest
 from derivedata.store.paths import Folder
@@ -147,3 +148,12 @@ def test_the_command_prints_counts_and_the_manifest_shows_them(out, tiny_model, 
     with pytest.raises(SystemExit):
         main(["tokens", str(out), "--tokenizer", str(tiny_model), "-o", str(out)])
     assert "Leave out -o" in capsys.readouterr().err
+
+
+def test_an_order_without_texts_is_counted_by_its_windows(made, tiny_model, tmp_path):  # noqa: F811
+    main(["repeat", str(made / "in"), "-o", str(tmp_path / "twice"), "--epochs", "2", "--virtual", "--seed", "3"])
+    counts = count_tokens([str(tmp_path / "twice")], str(tiny_model))
+    once = count_tokens([str(made / "in")], str(tiny_model)).totals()[0]
+    by_strategy = {row["strategy"]: (row["documents"], row["tokens"]) for row in counts.frame.to_dicts()}
+    assert by_strategy == {None: once[1:], "repeat": once[1:]}
+    assert count_tokens([str(tmp_path / "twice")], str(tiny_model)).counted == 0

@@ -149,3 +149,13 @@ def test_numbers_stand_to_the_right_and_words_to_the_left():
     assert '<td class="number">1.2B</td>' in text
     assert '<td class="number">2.39 [2.3, 2.4] *</td>' in text
     assert "<td>repeat</td>" in text
+
+
+def test_two_texts_stand_side_by_side_with_what_is_marked():
+    page = Page(title="t")
+    page.pair(("<source>", [("a ", False), ("<b>", True)]), ("derived", [("c\nd", False)]))
+    page.quote("<i>\nnext line")
+    text = page.render()
+    assert Reader(text).open == []
+    assert "<mark>&lt;b&gt;</mark>" in text and "&lt;source&gt;" in text
+    assert "<blockquote>&lt;i&gt;\nnext line</blockquote>" in text
