@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 import time
 
 import click
 
-from derivedata.cli.paraphrase import model_options, parse_pair
+from derivedata.cli.paraphrase import parse_pair, server_options
+from derivedata.cli.progress import Progress, State
 from derivedata.errors import UserError
 
 
 @click.command()
-@model_options
+@server_options
 @click.option("--minutes", type=click.FloatRange(min=0, min_open=True), default=15, show_default=True, help="At most.")
 @click.option("--long", is_flag=True, help="For jobs of hours: try compiling too, which takes minutes at each start.")
 @click.option("--show", is_flag=True, help="Show what is kept, and measure nothing.")
@@ -53,7 +55,18 @@ def tune(model, minutes, long, show, forget, **options):
     )
     texts = [document["text"] for document in sample_documents()]
     log = cache_folder() / "logs" / f"tune-{time.strftime('%Y%m%d-%H%M%S')}.log"
-    profile = tuning.tune(found, settings, texts, log=log, minutes=minutes, long=long, say=say)
+    doing = {"what": ""}
+    with Progress("tuning", lambda: State(0, None, doing["what"])):
+        profile = tuning.tune(
+            found,
+            settings,
+            texts,
+            log=log,
+            minutes=minutes,
+            long=long,
+            say=lambda line: click.echo(f"\r{line}" if sys.stderr.isatty() else line, err=True),
+            now=lambda what: doing.update(what=what),
+        )
     _print(profile, save_profile(found, profile))
 
 

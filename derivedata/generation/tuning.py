@@ -104,6 +104,7 @@ def search(
     *,
     seconds: float,
     say: Callable[[str], None],
+    now: Callable[[str], None],
 ) -> tuple[ServerSettings, float, list[Comparison]]:
     """Try each change on the best settings so far, and keep what is faster.
 
@@ -113,6 +114,7 @@ def search(
         compare: measures a challenger against the best.
         seconds: no further change is tried after so long.
         say: hears each result.
+        now: hears what is being measured.
 
     Returns:
         The best settings, the product of the gains that were kept, and what was measured.
@@ -126,6 +128,7 @@ def search(
         if kept_fields & change.keys():
             continue  # another value of what has just been found better
         challenger = replace(best, **change)
+        now(f"{name} ({number + 1} of {len(changes)})")
         try:
             ratios, detail = tuple(compare(best, challenger)), ""
         except UserError as error:  # the engine doesn't do it here: so it isn't better
@@ -157,6 +160,7 @@ def tune(
     minutes: float,
     long: bool,
     say: Callable[[str], None],
+    now: Callable[[str], None] = lambda what: None,
     pairs: int = 3,
     round_s: float = 12.0,
 ) -> Profile:
@@ -169,7 +173,8 @@ def tune(
         log: file for what the servers print.
         minutes: no further change is tried after so long.
         long: also try to compile.
-        say: hears what happens.
+        say: hears each result.
+        now: hears what is being measured.
         pairs: rounds of each side.
         round_s: seconds of a round, about.
 
@@ -181,10 +186,10 @@ def tune(
     """
     idle = hardware.idle_cores(1.0)
     with _Arena(model, texts, log, pairs=pairs, round_s=round_s) as arena:
-        say(f"starting vLLM with {model.name}: the defaults")
+        now("the defaults")
         arena.start(settings)
         best, gain, measured = search(
-            settings, candidates(model, settings, long=long), arena.compare, seconds=minutes * 60, say=say
+            settings, candidates(model, settings, long=long), arena.compare, seconds=minutes * 60, say=say, now=now
         )
     changed = {name: getattr(best, name) for name in TUNED if getattr(best, name) != getattr(settings, name)}
     if "extra" in changed:

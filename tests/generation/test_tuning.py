@@ -26,7 +26,8 @@ def model(tmp_path, monkeypatch) -> ModelFolder:
 
 def search(compare, **options):
     said: list[str] = []
-    found = tuning.search(ServerSettings(), CHANGES, compare, seconds=options.get("seconds", 60), say=said.append)
+    seconds = options.get("seconds", 60)
+    found = tuning.search(ServerSettings(), CHANGES, compare, seconds=seconds, say=said.append, now=lambda what: None)
     return (*found, said)
 
 
