@@ -39,9 +39,31 @@ COMMANDS: dict[str, str] = {
     "verify-answers": "derivedata.cli.verify_answers:verify_answers",
 }
 
+# How --help orders them: along the loop.
+SECTIONS: dict[str, tuple[str, ...]] = {
+    "Start": ("demo", "doctor"),
+    "Derive": ("ingest", "paraphrase", "styles", "repeat", "subset", "mix"),
+    "Account": ("manifest", "query", "tokens", "sample", "report", "status", "verify", "export"),
+    "Score problems": ("difficulty", "problems", "verify-answers"),
+    "Train": ("tokenize", "train", "sweep"),
+    "Measure and plan": ("eta", "rl"),
+    "The model's server": ("serve", "tune"),
+}
+
+
+class Sections(LazyGroup):
+    """The commands under the headings of SECTIONS."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        for heading, names in SECTIONS.items():
+            with formatter.section(heading):
+                limit = formatter.width - 6 - max(map(len, COMMANDS))
+                commands = [(name, self.get_command(ctx, name)) for name in names if name in COMMANDS]
+                formatter.write_dl([(name, command.get_short_help_str(limit)) for name, command in commands])
+
 
 @click.group(
-    cls=LazyGroup, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
+    cls=Sections, lazy=COMMANDS, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110}
 )
 @click.version_option(__version__, prog_name="derivedata")
 def cli() -> None:

@@ -8,7 +8,7 @@ import sys
 import click
 import pytest
 
-from derivedata.cli import COMMANDS, main
+from derivedata.cli import COMMANDS, SECTIONS, main
 
 HEAVY = {
     "torch",
@@ -41,6 +41,10 @@ def test_help_lists_every_command_and_imports_nothing_heavy():
     assert not HEAVY & {name.partition(".")[0] for name in modules.split()}
     listed = {line.split()[0] for line in help_text if line.startswith("  ")}
     assert set(COMMANDS) <= listed
+
+
+def test_every_command_stands_under_one_heading():
+    assert sorted(name for names in SECTIONS.values() for name in names) == sorted(COMMANDS)
 
 
 @pytest.mark.parametrize("command", sorted(COMMANDS))
