@@ -54,7 +54,7 @@ def read_runs_table(path: str | Path, *, n_column: str | None = None) -> RunsTab
     Raises:
         UserError: no such file, unreadable, a missing column (with the nearest name), a cell that is no number.
     """
-    frame = _frame(Path(path))
+    frame = read_frame(Path(path))
     names = {_plain(name): name for name in frame.columns}
     found = {}
     for column, aliases in ALIASES.items():
@@ -175,7 +175,12 @@ class _Columns:
         return UserError(f"no column {wanted}{' (' + also + ')' if also else ''}", where=self.where, remedy=remedy)
 
 
-def _frame(path: Path):
+def read_frame(path: Path):
+    """The rows of a CSV, TSV, JSONL or Parquet file (also .gz, .zst) as a Polars frame; cells of CSV stay text.
+
+    Raises:
+        UserError: no such file, another kind of file, unreadable, or without rows.
+    """
     import polars as pl
 
     if not path.is_file():
