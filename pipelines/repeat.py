@@ -136,7 +136,7 @@ class RepeatStage(PipelineStep):
                 count = self.stream.count(window)
                 first, stop = max(unit.first - place, 0), min(unit.stop - place, count)
                 if first < stop:
-                    rows.append(self._window(indexed, window, first, stop, writer.write_line, b"," + tail[1:]))
+                    rows.append(self._window(indexed, window, first, stop, writer.write_lines, b"," + tail[1:]))
                 place += count
             made = writer.close()
         table = pa.concat_tables(rows)
@@ -175,9 +175,10 @@ class RepeatStage(PipelineStep):
         files = np.repeat(indexed.blocks.table["file"][blocks], [batch.num_rows for batch in known])
         order = self.stream.shuffled(epoch, files, table["row"].to_numpy())[first:stop]
         table = table.take(pa.array(order))
-        columns = (table[name].to_pylist() for name in ("head", "kind", "at", "cut"))
-        for line, head, kind, at, cut in zip(order.tolist(), *columns, strict=True):
-            write(splice(lines[line], head + tail, kind, at, cut))
+        heads = table["head"].to_pylist()
+        places = (table[name].to_numpy().tolist() for name in ("kind", "at", "cut"))
+        rows = zip(order.tolist(), heads, *places, strict=True)
+        write(splice(lines[line], head + tail, kind, at, cut) for line, head, kind, at, cut in rows)
         paths = pa.array([file.path for file in self.blocks.files])
         return table.drop_columns(["head", "kind", "at", "cut"]).append_column(
             "path", paths.take(pa.array(files[order]))

@@ -237,9 +237,8 @@ class Indexed:
         number = int(self.blocks.table["file"][block])
         if number not in self._open:
             if len(self._open) >= 64:
-                self._open.pop(next(iter(self._open))).close()
+                self._open.pop(next(iter(self._open)))
             path = f"{ROWS}/{row_name(self.blocks.files[number].path)}.arrow"
             source = pa.memory_map(self.folder.full(path)) if self.folder.is_local else self.folder.open(path)
-            self._open[number] = source
-        reader = pa.ipc.open_file(self._open[number])
-        return reader.get_batch(int(block - self._first[number]))
+            self._open[number] = pa.ipc.open_file(source)
+        return self._open[number].get_batch(int(block - self._first[number]))

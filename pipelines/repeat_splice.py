@@ -56,7 +56,7 @@ def _inside(metadata: Mapping[str, Any], found: re.Match) -> Place:
 def splice(line: bytes, derivation: bytes, kind: int, at: int, cut: int = 0) -> bytes:
     """The line with `metadata.derivedata` set to `derivation` (a JSON object) at a place that `find_place` gave."""
     if kind == OPEN:
-        return line[:at] + b'"derivedata":' + derivation + b"," + line[at:]
+        return b"".join((line[:at], b'"derivedata":', derivation, b",", line[at:]))
     if kind == ABSENT:
         return line[:at] + b',"metadata":{"derivedata":' + derivation + b"}}"
     if kind == EMPTY:

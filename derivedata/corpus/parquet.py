@@ -6,13 +6,13 @@ import datetime
 import decimal
 import json
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from derivedata.corpus.document import DOLMA_FIELDS, Document, RejectedRow
 from derivedata.corpus.files import CorpusFile
 from derivedata.corpus.frames import Frame, Position
 from derivedata.corpus.source import open_raw
-from derivedata.corpus.strict import BadRow, check_text, check_values, shown
+from derivedata.corpus.strict import BadRow, check_text, check_values, parse_row, shown
 from derivedata.errors import UserError
 
 BATCH_ROWS = 256
@@ -183,10 +183,9 @@ class ParquetFrames:
         if self._size >= self._frame_bytes:
             self._flush()
 
-    def add_line(self, line: bytes) -> None:
-        from derivedata.corpus.strict import parse_row
-
-        self.add(parse_row(line))
+    def add_lines(self, lines: Iterable[bytes]) -> None:
+        for line in lines:
+            self.add(parse_row(line))
 
     def finish(self) -> list[Frame]:
         if self._rows:

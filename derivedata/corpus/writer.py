@@ -10,7 +10,7 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -95,12 +95,12 @@ class ShardWriter:
         except OSError as error:
             raise self._failure(error) from error
 
-    def write_line(self, line: bytes) -> None:
-        """Add a row that is JSON already, as one line without its end: it goes into the file as it is."""
+    def write_lines(self, lines: Iterable[bytes]) -> None:
+        """Add rows that are JSON already, each as one line without its end: they go into the file as they are."""
         if self.shard is not None:
             raise ValueError("the shard is closed")
         try:
-            self._frames.add_line(line)
+            self._frames.add_lines(lines)
         except OSError as error:
             raise self._failure(error) from error
 
@@ -191,12 +191,16 @@ class _JsonFrames:
         if self._buffer.tell() >= self._frame_bytes:
             self._flush()
 
-    def add_line(self, line: bytes) -> None:
-        self._buffer.write(line)
-        self._buffer.write(b"\n")
-        self._rows += 1
-        if self._buffer.tell() >= self._frame_bytes:
-            self._flush()
+    def add_lines(self, lines: Iterable[bytes]) -> None:
+        write, size = self._buffer.write, self._buffer.tell()
+        for line in lines:
+            write(line)
+            write(b"\n")
+            self._rows += 1
+            size += len(line) + 1
+            if size >= self._frame_bytes:
+                self._flush()
+                size = 0
 
     def finish(self) -> list[Frame]:
         # An empty shard is one empty frame: a valid archive, not a file of zero bytes.

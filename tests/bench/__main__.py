@@ -10,6 +10,7 @@ PARTS: dict[str, list[str]] = {
     "order": ["tests.bench.engine", "order", "--pairs", "3"],
     "settings": ["tests.bench.engine", "settings"],
     "reader-writer": ["tests.bench.reader_writer"],
+    "repeat": ["tests.bench.repeat"],
     "manifest": ["tests.bench.manifest_scale"],
     "eta": ["tests.bench.eta"],
     "rl-overhead": ["tests.bench.rl_overhead"],
