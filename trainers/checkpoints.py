@@ -15,6 +15,22 @@ ROOM = "checkpoints"
 METRICS = "metrics.jsonl"
 
 
+def save_state(state: Mapping[str, Any]) -> bytes:
+    """A state of tensors and plain values as bytes."""
+    import torch
+
+    buffer = io.BytesIO()
+    torch.save(dict(state), buffer)
+    return buffer.getvalue()
+
+
+def load_state(data: bytes) -> dict:
+    """The state of `save_state`, on the CPU. Raises RuntimeError, EOFError or ValueError for a damaged one."""
+    import torch
+
+    return torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
+
+
 class Checkpoints:
     """checkpoints/step-00001200.pt: whole or not there. keep: how many stay, the newest."""
 
@@ -27,24 +43,18 @@ class Checkpoints:
 
     def save(self, step: int, state: Mapping[str, Any]) -> str:
         """Write a checkpoint, then drop what is beyond `keep`; its path."""
-        import torch
-
-        buffer = io.BytesIO()
-        torch.save(dict(state), buffer)
         path = f"{ROOM}/step-{step:08d}.pt"
-        self.folder.replace(path, buffer.getvalue())
+        self.folder.replace(path, save_state(state))
         self.folder.remove_many(self.names()[: -self.keep])
         return path
 
     def latest(self) -> dict | None:
         """The newest state, on the CPU; None when there is none."""
-        import torch
-
         names = self.names()
         if not names:
             return None
         try:
-            return torch.load(io.BytesIO(self.folder.read(names[-1])), map_location="cpu", weights_only=True)
+            return load_state(self.folder.read(names[-1]))
         except (RuntimeError, EOFError, ValueError) as error:
             raise UserError(
                 "a damaged checkpoint",

@@ -6,6 +6,7 @@ held-out document says what the document says.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -21,11 +22,20 @@ if TYPE_CHECKING:
     from derivedata.corpus.stream import DocumentStream, Origin
 
 
-def open_corpus(place: str | Sequence[str], seed: int | None = None) -> DocumentStream:
-    """The documents of a corpus, an output, a subset, a repeat or a mix, in order; see `derivedata.corpus.stream`."""
+def open_corpus(place: str | Sequence[str], seed: int | None = None, style: str | None = None) -> DocumentStream:
+    """The documents of a corpus, an output, a subset, a repeat or a mix, in order; see `derivedata.corpus.stream`.
+
+    Args:
+        seed: shuffles what has no order of its own; a repeat or a mix keeps its order.
+        style: of an output, these documents alone.
+    """
     from derivedata.corpus.stream import open_stream
 
-    return open_stream(place, seed=seed)
+    if seed is not None:
+        # What has an order of its own refuses another; whatever else is wrong comes up again without the seed.
+        with contextlib.suppress(UserError):
+            return open_stream(place, seed=seed, style=style)
+    return open_stream(place, style=style)
 
 
 def entries(stream: DocumentStream) -> Iterator[Entry]:

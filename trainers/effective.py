@@ -38,7 +38,7 @@ class Seen:
         """D' by strategy."""
         found: dict[str, int] = {}
         for (strategy, _), count in sorted(self.kinds.items(), key=str):
-            if strategy != FRESH:
+            if strategy != FRESH and count:
                 found[strategy] = found.get(strategy, 0) + count
         return found
 
@@ -46,7 +46,7 @@ class Seen:
         """D' by style, where derived tokens have one."""
         found: dict[str, int] = {}
         for (_, style), count in sorted(self.kinds.items(), key=str):
-            if style is not None:
+            if style is not None and count:
                 found[style] = found.get(style, 0) + count
         return found
 

@@ -106,7 +106,7 @@ def make_plan(options: TrainOptions, folder: Folder, ranks: Ranks, narrator: Any
 
 
 def _stores(options: TrainOptions, place: Path, tokenizer: TextTokenizer) -> tuple[TokenStore, TokenStore]:
-    stream = open_corpus(options.data)
+    stream = open_corpus(options.data, options.seed)
     share, seed = options.holdout or 0.0, options.seed
     # One block more than asked for: documents end where they end, and whole blocks are counted.
     need = None if options.tokens is None else options.tokens + options.length

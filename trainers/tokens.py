@@ -138,8 +138,10 @@ def _write(folder: Path, entries: Iterable[Entry], tokenizer: TextTokenizer, nee
     total, end = 0, np.array([tokenizer.end_of_text], kind).tobytes()
     with (folder / "tokens.bin").open("wb") as file:
         for group in _groups(entries):
-            # Written backwards, the first of several with one uid stays.
-            new = {entry.uid: entry for entry in reversed(group) if _key(entry) not in known}
+            new: dict[bytes, Entry] = {}
+            for entry in group:
+                if _key(entry) not in known:
+                    new.setdefault(_key(entry), entry)
             encoded = tokenizer.encode([entry.text for entry in new.values()])
             for entry, ids in zip(new.values(), encoded, strict=True):
                 known[_key(entry)] = len(columns["label"])
@@ -184,7 +186,8 @@ def _fixed(uid: str) -> bytes:
 
 
 def _key(entry: Entry) -> bytes:
-    return bytes.fromhex(entry.uid) if len(entry.uid) == 32 else entry.uid.encode()
+    # Half the memory of 32 hex digits as text.
+    return hashlib.blake2b(entry.uid.encode(), digest_size=16).digest()
 
 
 def open_store(folder: Path | str, *, missing_ok: bool = False) -> TokenStore | None:

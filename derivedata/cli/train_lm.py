@@ -27,7 +27,6 @@ def learning_options(command):
             click.option("--eval-tokens", type=Quantity(), default=262_144, help="Held-out tokens. [default: 262k]"),
             click.option("--device", help="cpu or cuda. Default: a GPU when there is one."),
             click.option("--precision", type=click.Choice(["float32", "bf16"]), help="Default: bf16 on a GPU."),
-            click.option("--compile", is_flag=True, help="Let torch compile the model."),
         ]
     ):
         command = option(command)
@@ -44,13 +43,14 @@ def learning_options(command):
 @click.option("--schedule", type=click.Choice(["wsd", "cosine"]), default="wsd", show_default=True)
 @click.option("--warmup", type=Quantity(), help="Tokens of warm-up. Default: a twentieth of the run.")
 @learning_options
+@click.option("--compile", is_flag=True, help="Let torch compile the model.")
 @click.option("--eval-every", type=Quantity(), help="Tokens between evaluations. Default: a tenth of the run.")
 @click.option("--law", default="qin2026-n370", show_default=True, metavar="NAME|FIT.json", help="Values the tokens.")
 @click.option("--checkpoint-minutes", type=float, default=10.0, show_default=True, help="Between checkpoints.")
 @click.option("--keep", type=click.IntRange(1), default=2, show_default=True, help="Checkpoints that stay.")
 @click.option("--log-every", type=click.IntRange(1), default=10, show_default=True, help="Steps between log lines.")
 @click.option("--report-to", type=click.Choice(["none", "wandb", "tensorboard"]), default="none", show_default=True)
-@click.option("--seed", type=int, default=0, show_default=True, help="Of weights and held-out documents.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of weights, order, held-out documents.")
 @click.option("--restart", is_flag=True, help="Throw away what OUTPUT holds and start over.")
 def lm(*, data, eval_data, size, law, lr, weight_decay, micro_batch, z_loss, clip, precision, decay, holdout, vocab,
        **options):  # fmt: skip
