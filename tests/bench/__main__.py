@@ -13,6 +13,7 @@ PARTS: dict[str, list[str]] = {
     "repeat": ["tests.bench.repeat"],
     "manifest": ["tests.bench.manifest_scale"],
     "eta": ["tests.bench.eta"],
+    "rl": ["tests.bench.rl"],
     "rl-overhead": ["tests.bench.rl_overhead"],
     "stopping": ["tests.bench.stopping"],
     "verifier": ["tests.bench.verifier"],
