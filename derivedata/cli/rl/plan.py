@@ -131,7 +131,7 @@ def why(advice: Plan) -> str:
     here = {group.n: float(group.at(advice.read_at)) for group in advice.groups}
     chance = advice.chance.get(n, 0.0)
     others = {k: v for k, v in here.items() if k != n and math.isfinite(v)}
-    text = f"n = {n} is best in {chance:.0%} of the draws"
+    text = f"n = {n} is nearest to the peak in {chance:.0%} of the draws"
     if others:
         next_best = max(others, key=others.__getitem__)
         text += f"; {share(here[n])} against {share(others[next_best])} with n = {next_best}"
@@ -161,7 +161,7 @@ def n_rows(advice: Plan) -> list[dict]:
                 "best B_p": None if best is None else best.problems,
                 "C": f"{shorten(group.low)} to {shorten(group.high)}",
                 "reward": f"{share(value)} [{share(low)}, {share(high)}]" if known else "no run that far",
-                "best in": f"{advice.chance[group.n]:.0%}" if group.n in advice.chance else "-",
+                "peak in": f"{advice.chance[group.n]:.0%}" if group.n in advice.chance else "-",
                 "A": share(best.law.A) if best is not None and best.law.C_mid < best.high else "none",
             }
         )

@@ -127,7 +127,7 @@ def plan(
     chance, level = _chances(groups, read_at)
     here = int(np.argmin(np.abs(np.log(frontier.C / read_at))))
     star = float(best_n.n(budget)) if best_n is not None and not best_n.bounds else float(frontier.peak[here])
-    chosen = _nearest(star, sorted(chance))
+    chosen = _choose(star, chance)
     cells = _cells(groups, read_at, budget)
     problems = _problems(cells, chosen, batch)
     iterations = None if problems is None else budget / (problems * chosen)
@@ -157,8 +157,14 @@ def plan(
     )
 
 
-def _nearest(n: float, tried: Sequence[int]) -> int:
-    return min(tried, key=lambda one: abs(np.log2(one / n)))
+def _choose(star: float, chance: Mapping[int, float]) -> int:
+    """The n next to n*; about half way between two, the one that more of the draws are nearest to."""
+    gaps = {n: abs(np.log2(n / star)) for n in chance}
+    first, second = sorted(gaps, key=gaps.__getitem__)[:2]
+    is_between = min(first, second) < star < max(first, second)
+    if is_between and gaps[first] > 0.3 * (gaps[first] + gaps[second]):
+        return max(first, second, key=chance.__getitem__)
+    return first
 
 
 def _chances(groups: Sequence[ByN], at: float) -> tuple[dict[int, float], tuple[int, ...]]:
