@@ -13,6 +13,7 @@ __version__ = "0.1.0"
 
 # Name -> "module:attribute". A module is imported when its name is asked for, so that `import derivedata` stays cheap.
 LAZY: dict[str, str] = {
+    "Paraphrase": "derivedata.pipelines.paraphrase_step:Paraphrase",
     "load_corpus": "derivedata.corpus.datasets:load_corpus",
     "load_mixture": "derivedata.corpus.datasets:load_mixture",
     "load_tokens": "derivedata.pipelines.load:load_tokens",
