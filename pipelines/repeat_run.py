@@ -10,39 +10,31 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from derivedata.corpus.blocks import BLOCK_BYTES, Blocks, is_output
+from derivedata.corpus.blocks import BLOCK_BYTES, Blocks
 from derivedata.corpus.blocks_lines import MOST_SKIPPED, can_give_lines
-from derivedata.corpus.files import corpus_files
 from derivedata.corpus.inventory import ShardInventory
 from derivedata.corpus.stream import BlockStream
-from derivedata.corpus.stream_virtual import absolute, planned_blocks, with_frames, write_virtual
+from derivedata.corpus.stream_virtual import with_frames, write_virtual
 from derivedata.corpus.windows import WINDOW_BYTES, Mixing, measure_mixing
 from derivedata.errors import UserError
-from derivedata.pipelines.executor import run_locally
 from derivedata.pipelines.repeat import DONE, RepeatConfig, RepeatStage, documents_done
 from derivedata.pipelines.repeat_rows import BLOCKS, ROWS, SUMMARY, Indexed, IndexRows, close_index
-from derivedata.pipelines.repeat_tokens import Counted, Listed, TokenCounts, listed_tokenizer
-from derivedata.pipelines.serving import Listener, Silence, check_output, recorded, start_over
-from derivedata.pipelines.source import INVENTORY, TakeInventory, close_inventory, counted_files
+from derivedata.pipelines.repeat_source import OrderingJob
+from derivedata.pipelines.repeat_tokens import Counted, Listed, TokenCounts
+from derivedata.pipelines.serving import Listener, Silence
+from derivedata.pipelines.source import INVENTORY
 from derivedata.store.fingerprint import RunConfig
-from derivedata.store.lease import Lease
 from derivedata.store.ledger import Ledger
 from derivedata.store.manifest import Manifest
-from derivedata.store.paths import Folder
-from derivedata.store.runs import current_run, new_run_id
+from derivedata.store.runs import current_run
 
 JOB = "repeat"
-ROOMS = ("virtual.json", "documents", "rejected", "manifest", "plan", "ledger", "journal", "logs", "progress")
-EMBEDDED = "smollm2-135m"
-SOURCE = "plan/source.json"  # which corpus the order was made for
 COMPACT_AT = 64
 
 
@@ -119,49 +111,35 @@ def repeat_corpus(options: RepeatOptions, listener: Listener | None = None) -> O
     return _Run(options, listener or Silence()).run()
 
 
-class _Run:
+class _Run(OrderingJob):
     def __init__(self, options: RepeatOptions, listener: Listener):
-        self.options, self.listener = options, listener
-        self.folder = Folder(options.output)
-        self.places = absolute(options.corpus)
-        self.run_id = new_run_id()
-        self.workers = min(options.workers or options.tasks, options.tasks)
+        super().__init__(JOB, options.corpus, options.output, listener, tasks=options.tasks, workers=options.workers)
+        self.options = options
 
     def run(self) -> Outcome:
-        self.files = corpus_files(self.places)
-        self.listed = self.places[0] if len(self.places) == 1 and is_output(self.places[0]) else None
-        refuse_inside(self.options.output, self.places)
-        check_output(self.folder, JOB, [file.url for file in self.files])
+        options = self.options
+        self.find(refused=("repeat", "mix"))
         self.tokens = self._token_counts()
-        with Lease(self.folder, self.run_id):
-            if self.options.restart:
-                start_over(self.folder, ROOMS)
+        with self.writing(restart=options.restart):
             config = self._run_config()
-            with recorded(self.folder, config, self.run_id):
-                blocks = self._count()
+            with self.recorded(config):
+                blocks = self.count(block_bytes=options.block_bytes, max_bad_input=options.max_bad_input)
                 tokens = self._index(blocks)
                 blocks = with_frames(self.folder, blocks)
                 self.epochs, self.extra = self._extent(blocks, tokens)
                 told = self._repeat_config(config)
-                written = self._write_order(blocks) if self.options.virtual else self._write(blocks, told)
+                written = self._write_order(blocks) if options.virtual else self._write(blocks, told)
             return self._close(blocks, tokens, written)
 
     # The configuration.
 
     def _token_counts(self) -> TokenCounts | None:
-        """What counts tokens: the manifest of the corpus where it can, else the tokenizer asked for."""
         options = self.options
         if not options.count_tokens:
             return None
-        listed = listed_tokenizer(self.listed) if self.listed else None
-        if listed and options.tokenizer in (None, listed):
-            return Listed(self.listed, listed)
-        if options.tokenizer is None and options.virtual and options.tokens is None:
-            return None  # an order needs no tokens, and counting them reads everything
-        from derivedata.generation.model import resolve_tokenizer
-
-        model = resolve_tokenizer(options.tokenizer or EMBEDDED)
-        return Counted(str(model.path), model.name)
+        if options.virtual and options.tokens is None and options.tokenizer is None:
+            return self.listed_counts(None)  # an order needs no tokens, and counting them reads everything
+        return self.token_counts(options.tokenizer)
 
     def _run_config(self) -> RunConfig:
         options = self.options
@@ -197,36 +175,6 @@ class _Run:
 
     # The corpus.
 
-    def _count(self) -> Blocks:
-        """The blocks of the corpus, counted where no manifest lists them; refused when they are others than before."""
-        folder, options = self.folder, self.options
-        if not self.listed and (not folder.exists(INVENTORY) or "input" not in Manifest(folder).books()):
-            folder.remove(INVENTORY)
-            step = TakeInventory(self.files, options.output, chunk_bytes=options.block_bytes, run_id=self.run_id)
-            look = lambda: (counted_files(folder), len(self.files), "files")  # noqa: E731
-            with self.listener.track("counting the corpus", look):
-                self._execute([step], "inventory")
-            close_inventory(folder, self.files)
-        blocks = planned_blocks(folder, self.places)
-        rejected = sum(blocks.rejected.values())
-        rows = blocks.documents + rejected
-        reasons = ", ".join(f"{reason} {count:,}" for reason, count in blocks.rejected.items())
-        told = f"; {rejected:,} of {rows:,} rows rejected ({reasons})" if rejected else ""
-        self.listener.say(f"corpus: {blocks.documents:,} documents in {len(blocks):,} blocks{told}")
-        if not blocks.documents:
-            raise UserError("holds no document", where=", ".join(options.corpus))
-        if rejected > options.max_bad_input * rows:
-            raise UserError(
-                f"{rejected:,} of {rows:,} rows are no documents ({reasons})",
-                where=", ".join(options.corpus),
-                remedy=f"see {folder.url_of('rejected')}; raise --max-bad-input, or mend them and add --restart",
-            )
-        told = json.dumps({"blocks": blocks.fingerprint}).encode()
-        if not folder.create(SOURCE, told) and folder.read(SOURCE) != told:
-            remedy = "write to another output, or start over with --restart"
-            raise UserError("the corpus is not what this output was started from", where=folder.url, remedy=remedy)
-        return blocks
-
     def _index(self, blocks: Blocks) -> np.ndarray | None:
         """Index the rows for copies, rewrite what can't be read from the middle; tokens of each block, or None."""
         virtual, tokens = self.options.virtual, self.tokens
@@ -237,7 +185,7 @@ class _Run:
             step = IndexRows(blocks, copy, self.options.output, tokens=tokens, rows=not virtual)
             look = lambda: (len(self.folder.names(f"{ROWS}/")) // (1 if virtual else 2), len(copy), "files")  # noqa: E731
             with self.listener.track("indexing the corpus", look):
-                self._execute([step], "rows")
+                self.execute([step], "rows")
             close_index(self.folder, blocks.files)
         return Indexed(self.folder, blocks).tokens
 
@@ -316,12 +264,8 @@ class _Run:
         total = sum(unit.documents for unit in wanted)
         self.folder.remove_tree(DONE)
         with self.listener.track("repeating", lambda: (documents_done(self.folder), total, "documents")):
-            self._execute([RepeatStage(config=config, blocks=blocks, output=self.options.output)], JOB)
+            self.execute([RepeatStage(config=config, blocks=blocks, output=self.options.output)], JOB)
         return total
-
-    def _execute(self, steps: Sequence[Any], name: str) -> None:
-        logging_dir = self.folder.url_of(f"logs/{self.run_id}/{name}")
-        run_locally(steps, tasks=self.options.tasks, workers=self.workers, logging_dir=logging_dir)
 
     def _close(self, blocks: Blocks, tokens: np.ndarray | None, written: int) -> Outcome:
         each = None if tokens is None else int(tokens.sum())
@@ -348,16 +292,6 @@ class _Run:
             written=written,
             copied=len({file.url for file in blocks.files if f"/{BLOCKS}/" in file.url}),
         )
-
-
-def refuse_inside(output: str, places: Sequence[str]) -> None:
-    """Raise UserError when an output would lie within the corpus it is made from: the next run would read it too."""
-    if "://" in output:
-        return
-    target = os.path.realpath(output)
-    for place in places:
-        if "://" not in place and os.path.isdir(place) and f"{target}/".startswith(f"{os.path.realpath(place)}/"):
-            raise UserError("the output lies within the corpus", where=output, remedy="name a folder beside it")
 
 
 def _card(options: RepeatOptions, manifest: Manifest) -> str:

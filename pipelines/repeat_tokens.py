@@ -70,6 +70,10 @@ class Listed(TokenCounts):
             raise UserError("the index has no tokens for some of its rows", where=file.url)
         return found.tolist() if rows else []
 
+    def of_file(self, file: CorpusFile) -> np.ndarray:
+        """Tokens of each row of a shard."""
+        return self._of_shard(f"documents/{file.path}")
+
     def of_blocks(self, blocks: Blocks) -> np.ndarray:
         """Tokens of each block of the output."""
         found = []

@@ -76,6 +76,8 @@ class Blocks:
         """sha256 over what the documents are and how they are cut into blocks."""
         digest = hashlib.sha256()
         for file, sha256 in zip(self.files, self.shas, strict=True):
+            if file.selection is not None:
+                digest.update(repr(file.selection).encode())
             digest.update(f"{without_compression(file.path)}\n{sha256}\n".encode("utf-8", "surrogatepass"))
         for name in ("file", "first", "stop", "documents", "bytes"):
             digest.update(np.ascontiguousarray(self.table[name]).tobytes())
@@ -154,7 +156,18 @@ def open_blocks(
     Raises:
         UserError: nothing is found, a style that isn't there, a shard that changed since its manifest.
     """
+    from derivedata.corpus.stream_virtual import read_virtual, subset_blocks
+
     places = [os.fspath(place)] if isinstance(place, (str, os.PathLike)) else list(place)
+    told = read_virtual(places[0]) if len(places) == 1 else None
+    if told is not None and told["kind"] != "subset":
+        raise UserError(
+            f"a virtual {told['kind']} is an order already, not a corpus to put in order",
+            where=places[0],
+            remedy="name what it was made from",
+        )
+    if told is not None and not style and not strategy:
+        return subset_blocks(places[0], told)
     if len(places) == 1 and is_output(places[0]):
         return _listed(places[0], style, strategy)
     if style or strategy:
@@ -233,7 +246,7 @@ def _frames(number: int, row: dict) -> Iterator[tuple]:
 
 def count_file(file: CorpusFile, plan: Folder | None = None) -> ShardInventory:
     """What a file holds and where its blocks begin; counted once, then kept in `plan` or the user's cache."""
-    folder, name = plan or _cache(), f"plan/files/{_sha(file.path if plan else file.url)[:32]}.json"
+    folder, name = plan or _cache(), f"plan/files/{_name(file, plan)}.json"
     if folder.exists(name):
         try:
             kept = ShardInventory.from_dict(json.loads(folder.read(name)))
@@ -248,6 +261,11 @@ def count_file(file: CorpusFile, plan: Folder | None = None) -> ShardInventory:
     inventory = take_inventory(file, chunk_bytes=BLOCK_BYTES)
     folder.replace(name, json.dumps(inventory.to_dict(), sort_keys=True).encode())
     return inventory
+
+
+def _name(file: CorpusFile, plan: Folder | None) -> str:
+    place = file.path if plan else file.url
+    return _sha(place if file.selection is None else f"{place}\n{file.selection}")[:32]
 
 
 def counted_blocks(files: Sequence[CorpusFile], inventories: Sequence[ShardInventory]) -> Blocks:

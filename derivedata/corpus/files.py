@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from derivedata.corpus.windows import Selection
 
 FORMATS = {".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "json", ".parquet": "parquet"}
+VIRTUAL = "virtual.json"  # says what a folder stands for that holds an order and no text
 # What stands beside the documents in a corpus of ours, or beside Dolma's documents: never read as documents.
 SIDE_FOLDERS = frozenset({"attributes", "journal", "ledger", "logs", "manifest", "plan", "progress", "rejected"})
 # Names under which file systems tell one version of a file from the next, best first.
@@ -34,6 +35,7 @@ class CorpusFile:
         bytes: size of the file.
         version: changes when the content does: an ETag, or the modification time in nanoseconds.
         format: 'jsonl', 'json' or 'parquet', by name (a value of `formats`); the reader looks at the bytes.
+        selection: of a subset: which of its rows belong to the corpus; None for all.
     """
 
     url: str
@@ -50,7 +52,8 @@ def corpus_files(sources: Sequence[str], formats: Mapping[str, str] = FORMATS) -
     A folder stands for every shard below it; where it has a `documents/` folder, that one is meant, so `corpus` and
     `corpus/documents` are the same corpus. Names that start with `.` or `_`, and the folders beside the documents
     (manifest/, attributes/, rejected/, ...), are passed over. The root is the folder given, or the deepest folder that
-    files, globs or several folders have in common.
+    files, globs or several folders have in common. A subset stands for the files it was taken from, with its selection
+    of their rows, and a virtual repeat for its corpus; either is given alone.
 
     Args:
         sources: folders, files, globs, or fsspec URLs of these.
@@ -61,6 +64,13 @@ def corpus_files(sources: Sequence[str], formats: Mapping[str, str] = FORMATS) -
     """
     if isinstance(sources, (str, os.PathLike)):
         sources = [sources]
+    for source in sources:
+        if is_virtual(os.fspath(source)):
+            from derivedata.corpus.stream_virtual import virtual_files
+
+            if len(sources) > 1:
+                raise UserError("a virtual corpus is given alone", where=source, remedy="leave the others out")
+            return virtual_files(os.fspath(source))
     found: dict[str, tuple[int, str]] = {}
     roots = []
     for source in sources:
@@ -81,6 +91,13 @@ def corpus_files(sources: Sequence[str], formats: Mapping[str, str] = FORMATS) -
     files.sort(key=lambda file: file.path)
     _refuse_twins(files)
     return files
+
+
+def is_virtual(place: str) -> bool:
+    """Whether a place is a folder that holds an order and no text."""
+    if is_local(place):
+        return os.path.isfile(os.path.join(os.path.expanduser(place.removeprefix("file://")), VIRTUAL))
+    return _RemoteFiles(place, FORMATS).is_file(f"{place.rstrip('/')}/{VIRTUAL}")
 
 
 def _refuse_twins(files: list[CorpusFile]) -> None:

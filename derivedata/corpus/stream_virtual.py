@@ -6,25 +6,26 @@ small file. `corpus_files` and `open_stream` recognise it.
 
 from __future__ import annotations
 
+import io
 import json
 import os
+import posixpath
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from derivedata.corpus.blocks import CODECS, Blocks, changed, content_sha256, counted_blocks, is_output, open_blocks
-from derivedata.corpus.files import corpus_files
+from derivedata.corpus.files import VIRTUAL, CorpusFile, corpus_files, is_virtual
 from derivedata.corpus.inventory import ShardInventory
-from derivedata.corpus.source import is_local
 from derivedata.corpus.stream import BlockStream, DocumentStream
+from derivedata.corpus.windows import Selection
 from derivedata.errors import UserError
 from derivedata.store.paths import Folder, Missing
 
-VIRTUAL = "virtual.json"
 INVENTORY = "plan/inventory.json"
+SELECTED = "selected.npy"  # of a subset: how many documents of each block of its corpus
 FRAMES = "plan/frames.json"  # shards that were rewritten, with the place of each block
 
 
@@ -34,17 +35,9 @@ def read_virtual(place: str) -> dict[str, Any] | None:
     Raises:
         UserError: the file is damaged.
     """
-    if is_local(place):
-        path = Path(place.removeprefix("file://")).expanduser() / VIRTUAL
-        try:
-            data = path.read_bytes()
-        except OSError:
-            return None
-    else:
-        try:
-            data = Folder(place).read(VIRTUAL)
-        except (Missing, UserError):
-            return None
+    if not is_virtual(place):
+        return None
+    data = Folder(place).read(VIRTUAL)
     try:
         told = json.loads(data)
         if not isinstance(told, dict) or told["kind"] not in ("repeat", "subset", "mix"):
@@ -135,6 +128,54 @@ def open_repeat(place: str, told: dict[str, Any]) -> BlockStream:
     )
 
 
+def subset_blocks(place: str, told: dict[str, Any]) -> Blocks:
+    """The blocks of a subset: those of its corpus, with as many documents in each as are selected."""
+    # What was counted is kept once, in the folder that holds the subsets.
+    whole = planned_blocks(Folder(parent(place)), told["corpus"])
+    if whole.fingerprint != told["blocks"]:
+        remedy = "make it again by its command"
+        raise UserError("the corpus is not what it was when the subset was taken", where=place, remedy=remedy)
+    selected = np.load(io.BytesIO(Folder(place).read(SELECTED)))
+    table = whole.table.copy()
+    table["bytes"] = table["bytes"] * selected // np.maximum(table["documents"], 1) + 1
+    table["documents"] = selected
+    selection = subset_selection(told)
+    return replace(
+        whole,
+        files=tuple(replace(file, selection=selection) for file in whole.files),
+        table=table[selected > 0],
+        rejected={},
+    )
+
+
+def subset_selection(told: dict[str, Any]) -> Selection:
+    """Which documents a subset holds."""
+    return Selection(seed=told["seed"], low=int(told["low"]), high=int(told["high"]))
+
+
+def parent(place: str) -> str:
+    """The folder that a folder is in."""
+    return posixpath.dirname(place.rstrip("/")) if "://" in place else os.path.dirname(os.path.abspath(place))
+
+
+def virtual_files(place: str) -> list[CorpusFile]:
+    """The files that a virtual corpus stands for, where it is asked for documents and not for an order."""
+    told = read_virtual(place)
+    if told["kind"] == "mix":
+        raise UserError(
+            "a virtual mix is an order over several corpora, not one corpus",
+            where=place,
+            remedy="name one of its sources, or write the mix with --materialize",
+        )
+    files = corpus_files(told["corpus"])
+    if told["kind"] == "repeat":
+        return files
+    selection = subset_selection(told)
+    return [replace(file, selection=selection) for file in files]
+
+
 def open_virtual(place: str, told: dict[str, Any]) -> DocumentStream:
     """The stream of what `read_virtual` found at a place."""
+    if told["kind"] == "subset":
+        return BlockStream(subset_blocks(place, told))
     return open_repeat(place, told)
