@@ -25,6 +25,7 @@ from derivedata.store.fingerprint import RunConfig, refuse
 from derivedata.store.paths import Folder, Missing
 from derivedata.store.runs import CURRENT, PACKAGES, new_run, utc_now, versions
 from derivedata.trainers.rl_budget import RolloutBudget
+from derivedata.trainers.rl_checks import check_reporter
 from derivedata.trainers.rl_options import RLOptions, micro_batch, training_rows, validation_file
 from derivedata.trainers.rl_recipes import Recipe
 
@@ -89,6 +90,7 @@ def train_rl(
     recipe, budget = options.resolved_recipe(), options.resolved_budget()
     micro_batch(options, budget)
     require_trl()
+    check_reporter(options.report_to)
     rows = training_rows(read_all(list(options.problems)))
     held_out = validation_file(options)
     validation = training_rows(read_all([held_out])) if held_out else []

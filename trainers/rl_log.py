@@ -59,7 +59,8 @@ class LogFiles:
             if not path.exists():
                 continue
             rows = list(self.rows(name))
-            kept = [row for row in rows if row["step"] <= step]
+            # From the start everything is done again, the evaluation at C = 0 too.
+            kept = [row for row in rows if 0 < step >= row["step"]]
             lost += len(rows) - len(kept) if name == STEPS else 0
             temporary = path.with_suffix(".tmp")
             temporary.write_text("".join(json.dumps(row) + "\n" for row in kept), encoding="utf-8")
@@ -85,6 +86,7 @@ class RolloutLogCallback(TrainerCallback):
         right_above: rewards above this count as right answers (k of n, avg@k, best@k, worst@k).
         dropping: the trainer drops zero-variance groups.
         retired: tells how many prompts are retired by now.
+        overwrite: a run that starts from its first step may throw away the logs of another.
     """
 
     def __init__(
@@ -94,9 +96,10 @@ class RolloutLogCallback(TrainerCallback):
         right_above: float = 0.5,
         dropping: bool = False,
         retired: Callable[[], int] | None = None,
+        overwrite: bool = False,
     ):
         self.files = LogFiles(folder)
-        self.right_above, self.dropping, self.retired = right_above, dropping, retired
+        self.right_above, self.dropping, self.retired, self.overwrite = right_above, dropping, retired, overwrite
         self._model: Any = None
         self._args: Any = None
         self._ends: frozenset[int] = frozenset()
@@ -155,6 +158,12 @@ class RolloutLogCallback(TrainerCallback):
         ends = ends if isinstance(ends, list) else [] if ends is None else [ends]
         self._ends = frozenset([*ends, processing_class.eos_token_id, processing_class.pad_token_id])
         if state.is_world_process_zero:
+            if state.global_step == 0 and not self.overwrite and any(self.files.rows(STEPS)):
+                raise UserError(
+                    "the folder holds the logs of another run",
+                    where=self.files.folder,
+                    remedy="name another folder, or resume from that run's checkpoint",
+                )
             self.lost_steps = self.files.cut(state.global_step)
         last = next(iter(deque(self.files.rows(STEPS), maxlen=1)), {})
         self._rollouts, self._tokens = last.get("rollouts", 0), last.get("tokens", 0)

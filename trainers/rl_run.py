@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from transformers import AutoTokenizer, PrinterCallback, TrainerCallback
+from transformers import AutoConfig, AutoTokenizer, PrinterCallback, TrainerCallback
 from transformers.utils import logging as transformers_logging
 from trl import GRPOConfig
 
@@ -20,6 +20,7 @@ from derivedata.errors import UserError
 from derivedata.trainers.rewards import verified_reward
 from derivedata.trainers.rl import newest_checkpoint
 from derivedata.trainers.rl_budget import RolloutBudget
+from derivedata.trainers.rl_checks import check_context, check_model_folder
 from derivedata.trainers.rl_hooks import STATE, RecipeGRPOTrainer, loop_rows
 from derivedata.trainers.rl_log import EVALUATIONS, RolloutLogCallback
 from derivedata.trainers.rl_options import RLOptions, micro_batch, plain_prompt
@@ -56,10 +57,12 @@ def run_trainer(
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
-    tokenizer = _tokenizer(options.model)
+    check_model_folder(options.model)
+    tokenizer, context = _tokenizer(options.model)
     if tokenizer.chat_template is None:
         rows = [row | {"prompt": plain_prompt(row["prompt"])} for row in rows]
         validation = [row | {"prompt": plain_prompt(row["prompt"])} for row in validation]
+    longest = check_context(tokenizer, [*rows, *validation], max_tokens=options.max_tokens, context=context)
     stream = ProblemStream(
         [row["uid"] for row in rows], batch=budget.problems, seed=options.seed, retire_at=recipe.retire_at
     )
@@ -74,12 +77,14 @@ def run_trainer(
         right_above=sum(recipe.rewards) / 2,
         dropping=recipe.drop_zero_variance,
         retired=lambda: stream.retired_count,
+        overwrite=True,
     )
     if reward is None:
         wrong, right = recipe.rewards
         reward = verified_reward(answers=options.answers, wrong=wrong, right=right)
     watch = _Watch(stream, log, tell, rounds=recipe.staleness + 1)
     args = trl_config(options, recipe, budget, evaluated=bool(validation), fresh=checkpoint is None)
+    args.vllm_max_model_length = longest
     if stream.exhausted:
         args.max_steps, watch.stopped = step, watch.reason
     trainer = RecipeGRPOTrainer(
@@ -214,12 +219,14 @@ class _Watch(TrainerCallback):
             self.tell(f"step {state.global_step:,}/{args.max_steps:,}  C {row['rollouts']:,}  validation {scores}")
 
 
-def _tokenizer(model: str):
+def _tokenizer(model: str) -> tuple[Any, int | None]:
+    """The tokenizer, and the tokens of the model's context."""
     try:
+        config = AutoConfig.from_pretrained(model)
         tokenizer = AutoTokenizer.from_pretrained(model, padding_side="left")
     except (OSError, ValueError) as error:
         raise UserError("the model can't be loaded", where="--model", value=str(error).splitlines()[0]) from None
-    return tokenizer
+    return tokenizer, getattr(config.get_text_config(), "max_position_embeddings", None)
 
 
 def _eval_rows(validation: list[dict[str, Any]]):

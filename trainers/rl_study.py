@@ -31,24 +31,21 @@ class Scale:
     """The size of a study."""
 
     problems: int = 4_000  # of which the bands are cut
-    taught: int = 20_000  # other sums, of the warm-up
-    warm_up: int = 2_000  # steps of it
-    width: int = 96
-    layers: int = 3
+    taught: int = 12_000  # sums of the warm-up, those of the problems taken out
+    warm_up: int = 1_000  # steps of it
+    width: int = 64
+    layers: int = 2
     validation: int = 200  # problems held out of each band
     budget: int = 16_384  # C of each run
     # (B_p, n): a line of n at one B_p, and one of B_p at one n.
-    easy: Sequence[tuple[int, int]] = field(default=((32, 2), (32, 4), (32, 8), (32, 16), (8, 8), (64, 8), (16, 16)))
-    hard: Sequence[tuple[int, int]] = field(default=((32, 4), (32, 8), (32, 16)))
-    lr_at_1024: float = 2e-3
+    easy: Sequence[tuple[int, int]] = field(default=((32, 8), (32, 4), (32, 16), (32, 2), (64, 8), (8, 8), (16, 16)))
+    hard: Sequence[tuple[int, int]] = field(default=((32, 8), (32, 16), (32, 4)))
+    lr_at_1024: float = 1e-3
 
 
 SMALL = Scale(
     problems=400,
-    taught=2_000,
-    warm_up=300,
-    width=64,
-    layers=2,
+    warm_up=600,
     validation=16,
     budget=128,
     easy=((4, 4), (8, 4)),

@@ -21,6 +21,7 @@ from derivedata.store.paths import Folder
 from derivedata.trainers import rl
 from derivedata.trainers.rl import require_trl, train_rl
 from derivedata.trainers.rl_options import RLOptions, plain_prompt, training_rows
+from tests.tiny_model import write_tiny_model
 from tests.trainers.rl_models import parity, random_model, write_problems
 
 
@@ -261,6 +262,21 @@ def test_a_model_that_was_never_saved(problems, tmp_path):
 )
 def test_options_that_do_not_fit(model, problems, tmp_path, given, said):
     assert said in told(model, problems, tmp_path / "run", **given)
+
+
+def test_a_model_without_weights(problems, tmp_path):
+    bare = write_tiny_model(tmp_path / "bare")
+    assert "holds no weights" in told(bare, problems, tmp_path / "run")
+
+
+def test_prompts_that_leave_no_room_for_an_answer(model, problems, tmp_path):
+    line = told(model, problems, tmp_path / "run", max_tokens=510)
+    assert "--max-tokens 510 don't fit the model's context (got 512 tokens)" in line
+
+
+def test_a_reporter_that_is_not_installed(problems, tmp_path, monkeypatch):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert "--report-to wandb needs wandb" in told("m", problems, tmp_path / "run", report_to="wandb")
 
 
 def test_a_plain_prompt_is_the_one_that_difficulty_measured_with():
