@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from derivedata.errors import UserError
 from derivedata.generation.seeds import unit_interval
 from derivedata.trainers.tokens import FRESH, REPEAT, Entry, Label, TokenStore, build_store
@@ -106,10 +108,9 @@ def separate_store(folder: Path, stream: DocumentStream, tokenizer: TextTokenize
 def shared_documents(held_out: TokenStore, trained: TokenStore) -> int:
     """How many held-out documents have the tokens of one that is trained on."""
     wanted = {_digest(held_out, d) for d in range(len(held_out.label))}
-    sizes = {int(size) for size in held_out.lengths}
-    lengths = trained.lengths
-    found = {_digest(trained, d) for d in range(len(trained.label)) if int(lengths[d]) in sizes}
-    return len(wanted & found)
+    # Only documents of the same length can be the same.
+    candidates = np.flatnonzero(np.isin(trained.lengths, held_out.lengths))
+    return len(wanted & {_digest(trained, d) for d in candidates})
 
 
 def _digest(store: TokenStore, d: int) -> bytes:

@@ -7,7 +7,7 @@ block, and branches of a sweep end with a pass, so that D' is measured in whole 
 
 from __future__ import annotations
 
-import zlib
+import hashlib
 from dataclasses import dataclass
 
 import numpy as np
@@ -124,7 +124,7 @@ def _turns(store: TokenStore) -> np.ndarray:
     for d in range(len(store.label)):
         parent = bytes(store.parents[d])
         label, rewrite = int(store.label[d]), int(store.rewrite[d])
-        draw = zlib.crc32(parent + str(store.labels[label].style).encode())
+        draw = _draw(parent.hex(), store.labels[label].style)
         groups.setdefault(parent, {}).setdefault((rewrite, draw, label), []).append(d)
     turns = np.zeros(len(store.label), np.int64)
     for of_parent in groups.values():
@@ -134,5 +134,9 @@ def _turns(store: TokenStore) -> np.ndarray:
 
 
 def _shuffled(documents: np.ndarray, *parts: object) -> np.ndarray:
-    seed = zlib.crc32("\n".join(map(str, parts)).encode())
-    return np.random.default_rng(seed).permutation(documents)
+    return np.random.default_rng(_draw(*parts)).permutation(documents)
+
+
+def _draw(*parts: object) -> int:
+    """64 bits that these parts alone decide."""
+    return int.from_bytes(hashlib.blake2b("\n".join(map(str, parts)).encode(), digest_size=8).digest(), "big")

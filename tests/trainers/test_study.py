@@ -1,0 +1,80 @@
+"""The study: its text, its design, and how runs become an answer."""
+
+import sys
+from types import ModuleType, SimpleNamespace
+
+import polars as pl
+import pytest
+
+from derivedata.errors import UserError
+from derivedata.trainers.corpus import open_corpus, training_store
+from derivedata.trainers.design_table import read_design
+from derivedata.trainers.passes import Passes
+from derivedata.trainers.study import best_rates, main_design, write_design
+from derivedata.trainers.study_tables import interval
+from derivedata.trainers.study_text import read_version, write_corpora
+from derivedata.trainers.vocabulary import ByteTokenizer
+
+
+def chapters(word):
+    return {f"01/{i:03d}": f"{word} {i} " * 30 for i in range(1, 7)}
+
+
+def test_other_translations_are_passes_over_the_fresh_one(tmp_path):
+    versions = {"web": chapters("light"), "asv": chapters("lamp"), "ylt": {**chapters("glow"), "99/001": "nowhere"}}
+    del versions["ylt"]["01/003"]
+    fresh, derived = write_corpora(tmp_path, versions)
+    stores = [
+        training_store(tmp_path / name, open_corpus(str(place)), ByteTokenizer(), share=0.0, seed=0, need=None)
+        for name, place in (("f", fresh), ("d", derived))
+    ]
+    passes = Passes(stores[0], {"paraphrase": stores[1]}, 16)
+    prefix = passes.prefix(int(stores[0].total) // 16 * 16)
+    counts = [len(passes.one(prefix, "paraphrase", number, 0).order) for number in (1, 2)]
+    # One chapter has one paraphrase; a chapter that the fresh translation lacks has no place.
+    assert counts == [6, 5]
+    styles = {stores[1].labels[stores[1].label[d]].style for d in passes.one(prefix, "paraphrase", 1, 0).order}
+    assert styles == {"asv", "ylt"}
+
+
+def test_a_translation_is_read_by_chapter(monkeypatch):
+    text = "In the beginning. Light! Day two."
+    bible = SimpleNamespace(
+        scripture_content=text,
+        verse_start_indices={1001001: 0, 1001002: 18, 1002001: 25},
+        verse_end_indices={1001001: 17, 1001002: 24, 1002001: 33},
+    )
+    module = ModuleType("pythonbible_xyz.plain_text_readers_bible")
+    module.bible = bible
+    monkeypatch.setitem(sys.modules, "pythonbible_xyz", ModuleType("pythonbible_xyz"))
+    monkeypatch.setitem(sys.modules, "pythonbible_xyz.plain_text_readers_bible", module)
+    assert read_version("xyz") == {"01/001": "In the beginning. Light!", "01/002": "Day two."}
+    with pytest.raises(UserError, match="pythonbible-absent"):
+        read_version("absent")
+
+
+def test_the_design_has_seeds_where_the_answer_is_read_and_stays_within_its_text(tmp_path):
+    rows = main_design()
+    assert len(rows) >= 45
+    smallest = [row for row in rows if row.size == ".044M"]
+    assert {row.seed for row in smallest} == {0, 1, 2}
+    assert max(row.x for row in rows if row.strategy == "repeat") == 63
+    assert max(row.fresh for row in rows) < 3_700_000
+    path = write_design(tmp_path / "design.csv", rows, {".044M": 0.01, ".14M": 0.005, ".44M": 0.002})
+    asked = read_design(path)
+    assert len(asked) == len(rows)
+    assert {one.lr for one in asked if one.size.name == ".44M"} == {0.002}
+
+
+def test_the_rate_of_a_size_is_the_one_with_the_lowest_mean_loss(tmp_path):
+    rows = [(".044M", 0.01, 2.0), (".044M", 0.01, 2.2), (".044M", 0.02, 1.9), (".044M", 0.02, 2.2)]
+    # A rate at which one of its runs diverged does not win by the other.
+    rows += [(".044M", 0.04, 1.5), (".044M", 0.04, None)]
+    frame = pl.DataFrame(rows, schema=["size", "lr", "loss"], orient="row")
+    frame.write_parquet(tmp_path / "grid.parquet")
+    assert best_rates(tmp_path / "grid.parquet") == {".044M": 0.02}
+
+
+def test_an_interval_over_seeds_is_students():
+    assert interval([1.0, 2.0, 3.0]) == (2.0, pytest.approx(4.303 / 3**0.5))
+    assert interval([1.5]) == (1.5, None)
