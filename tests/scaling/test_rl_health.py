@@ -92,10 +92,9 @@ def test_problems_that_fell_to_zero_are_counted_against_chance():
 def test_nothing_has_fallen_where_few_samples_are_all_wrong_by_chance():
     rates = np.full((4, 2000), 0.15)
     found = interference(*groups(rates, n=4), windows=4)
-    assert found.fallen > 0.3
-    assert found.fallen < found.by_chance + 0.3
-    same = interference(*groups(rates, n=64), windows=4)
-    assert same.fallen < 0.01
+    assert found.fallen == pytest.approx(0.85**4, abs=0.04)
+    assert found.by_chance == pytest.approx(found.fallen, abs=0.04)
+    assert interference(*groups(rates, n=64), windows=4).fallen < 0.01
 
 
 def test_problems_solved_anew_are_counted():

@@ -34,7 +34,13 @@ def check(*, places, plots, as_json) -> None:
     if as_json:
         words.print_json(
             [
-                {"run": log.name, "healthy": h.is_healthy, "findings": h.findings, "interference": i, "change": c}
+                {
+                    "run": log.name,
+                    "healthy": h.is_healthy,
+                    "findings": h.findings,
+                    "interference": _listed(i),
+                    "change": c,
+                }
                 for log, h, i, c in results
             ]
         )
@@ -50,6 +56,14 @@ def check(*, places, plots, as_json) -> None:
 
         pictures = [histogram_picture(log.name, found) for log, _, found, _ in results if found is not None]
         click.echo(f"figures: {', '.join(save_all(pictures, plots))}", err=True)
+
+
+def _listed(found: Interference | None) -> dict | None:
+    """Arrays as lists, for JSON."""
+    if found is None:
+        return None
+    values = {name: getattr(found, name) for name in found.__dataclass_fields__}
+    return {name: value.tolist() if hasattr(value, "tolist") else value for name, value in values.items()}
 
 
 def lines(health: Health, found: Interference | None, change: Change | None) -> list[str]:

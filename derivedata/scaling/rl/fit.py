@@ -31,7 +31,7 @@ WEAK = "asymptote weakly identified"
 EDGE = "A at the edge of its range"
 MID_EDGE = "C_mid at the edge of its range"
 STEEP_EDGE = "B at the edge of its range"
-SHORT = "largest C below C_mid: no asymptote"
+SHORT = "largest C not surely above C_mid: no asymptote"
 TOO_FEW = "too few points"
 FALLING = "falling curve"
 NO_START = "R_0 fitted: no evaluation at C = 0"
@@ -280,7 +280,7 @@ def _flags(
     falling = a <= r0 + 1e-6 or curve.fall() > 0
     if falling:
         found.append(FALLING)
-    if largest < np.exp(mid):
+    if largest < max(np.exp(mid), estimates[2].high):
         found.append(SHORT)
     if edges[0] or a >= 1 - 1e-6 or a <= 1e-6:
         found.append(EDGE)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import betaln
 
 # Edges of the histogram: 0 and 1 stand alone.
 EDGES = np.array([0.0, 1e-9, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1 - 1e-9, 1.0])
@@ -62,17 +63,33 @@ def interference(step: NDArray, problem: NDArray, k: NDArray, n: NDArray, *, win
     both = (asked[0] > 0) & (asked[-1] > 0)
     solved = both & (right[0] > 0)
     unsolved = both & (right[0] == 0)
-    # Jeffreys' estimate of the rate keeps a single lucky answer from promising more.
-    likely = (right[0][solved] + 0.5) / (asked[0][solved] + 1)
     return Interference(
         steps=edges,
         histogram=histogram,
         seen=(asked > 0).sum(1),
         compared=int(solved.sum()),
         fallen=float((right[-1][solved] == 0).mean()) if solved.any() else float("nan"),
-        by_chance=float(((1 - likely) ** asked[-1][solved]).mean()) if solved.any() else float("nan"),
+        by_chance=_by_chance(right[0], asked[0], asked[-1], solved),
         risen=float((right[-1][unsolved] > 0).mean()) if unsolved.any() else float("nan"),
     )
+
+
+def _by_chance(right: NDArray, asked: NDArray, later: NDArray, solved: NDArray) -> float:
+    """Expected share of the solved problems with no right answer later, if each kept its rate.
+
+    A problem solved once of four is likely luck: its rate is that of a Beta prior fitted to all problems of the first
+    window (by likelihood over its concentration), given its answers.
+    """
+    if not solved.any():
+        return float("nan")
+    seen = asked > 0
+    k, n = right[seen], asked[seen]
+    mean = np.clip(k.sum() / n.sum(), 1e-6, 1 - 1e-6)
+    sizes = np.geomspace(0.2, 2000, 60)[:, None]
+    a, b = mean * sizes, (1 - mean) * sizes
+    best = int(np.argmax((betaln(k + a, n - k + b) - betaln(a, b)).sum(1)))
+    a, b = a[best, 0] + right[solved], b[best, 0] + (asked - right)[solved]
+    return float(np.exp(betaln(a, b + later[solved]) - betaln(a, b)).mean())
 
 
 def _shares(rates: NDArray) -> NDArray:
