@@ -11,11 +11,13 @@ PARTS: dict[str, list[str]] = {
     "settings": ["tests.bench.engine", "settings"],
     "reader-writer": ["tests.bench.reader_writer"],
     "repeat": ["tests.bench.repeat"],
+    "loading": ["tests.bench.loading"],
     "manifest": ["tests.bench.manifest_scale"],
     "eta": ["tests.bench.eta"],
     "rl": ["tests.bench.rl"],
     "rl-overhead": ["tests.bench.rl_overhead"],
     "stopping": ["tests.bench.stopping"],
+    "trainer": ["tests.bench.trainer"],
     "verifier": ["tests.bench.verifier"],
 }
 

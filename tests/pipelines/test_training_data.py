@@ -1,0 +1,120 @@
+"""The whole road on the sample corpus: repeat it, share it out, stop and go on, and train fifty steps."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+import derivedata
+from derivedata.corpus.sample import write_sample_corpus
+from derivedata.pipelines.repeat_run import RepeatOptions, repeat_corpus
+from derivedata.pipelines.tokenize import TokenizeOptions, tokenize_corpus
+from tests.pipelines.test_load import joined, tiny_llama
+from tests.pipelines.test_tokenize import EOS
+
+LENGTH = 64
+
+
+@pytest.fixture
+def corpus(tmp_path) -> str:
+    write_sample_corpus(str(tmp_path / "corpus"))
+    return str(tmp_path / "corpus")
+
+
+def repeat(corpus: str, output: str, *, virtual: bool) -> str:
+    """Three epochs, in windows so small that the sample corpus has as many as a large one."""
+    small = {"window_bytes": 4_000, "block_bytes": 1_000, "count_tokens": False}
+    repeat_corpus(RepeatOptions(corpus=(corpus,), output=output, epochs=3, seed=1, virtual=virtual, **small))
+    return output
+
+
+@pytest.fixture
+def repeated(corpus, tmp_path) -> str:
+    """Three epochs that are only an order."""
+    return repeat(corpus, str(tmp_path / "virtual"), virtual=True)
+
+
+def stream_of(place: str, **options):
+    return derivedata.load_corpus(place, streaming=True, **options)
+
+
+def uids(documents) -> list[tuple[str, int]]:
+    return [(row["uid"], row["epoch"]) for row in documents]
+
+
+def test_three_epochs_are_the_same_written_or_not(corpus, repeated, tmp_path):
+    written = repeat(corpus, str(tmp_path / "written"), virtual=False)
+    texts = [[row["text"] for row in stream_of(place)] for place in (written, repeated, corpus)]
+    assert texts[0] == texts[1]
+    assert Counter(texts[0]) == Counter({text: 3 * n for text, n in Counter(texts[2]).items()})
+    epochs = [row["epoch"] for row in stream_of(repeated)]
+    assert epochs == sorted(epochs) and set(epochs) == {1, 2, 3}
+
+
+def test_two_ranks_with_two_workers_share_every_epoch_and_go_on_in_the_middle_of_one(repeated):
+    everything = uids(stream_of(repeated))
+    assert stream_of(repeated).num_shards > 8
+    parts = []
+    for rank in range(2):
+        loader = DataLoader(
+            stream_of(repeated, rank=rank, world_size=2).select_columns(["uid", "epoch"]),
+            batch_size=None,
+            num_workers=2,
+        )
+        parts += uids(loader)
+    assert Counter(parts) == Counter(everything) and len(set(everything)) == 3 * 24
+    stopped = stream_of(repeated)
+    reading = iter(stopped)
+    for _ in range(41):
+        next(reading)
+    again = stream_of(repeated)
+    again.load_state_dict(json.loads(json.dumps(stopped.state_dict())))
+    assert uids(again) == everything[41:]
+
+
+def test_fifty_steps_of_a_tiny_model_with_a_stop_in_the_middle(repeated, tmp_path, tiny_model):
+    """Stopped after 20 steps and gone on from the state, it is the same training as in one go."""
+    out = str(tmp_path / "tokens")
+    tokenize_corpus(TokenizeOptions(corpus=(repeated,), output=out, tokenizer=str(tiny_model), eos=EOS))
+
+    def train(model, optimizer, blocks, steps) -> list[float]:
+        losses = []
+        for _, batch in zip(range(steps), DataLoader(blocks, batch_size=4), strict=False):
+            batch.pop("document_ids")
+            loss = model(**batch, use_cache=False).loss
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.item())
+        return losses
+
+    def begin():
+        model = tiny_llama()
+        return (
+            model,
+            torch.optim.AdamW(model.parameters(), lr=3e-3),
+            derivedata.load_tokens(out, sequence_length=LENGTH),
+        )
+
+    model, optimizer, blocks = begin()
+    whole = train(model, optimizer, blocks, 50)
+    model, optimizer, blocks = begin()
+    first = train(model, optimizer, blocks, 20)
+    state = json.loads(json.dumps(blocks.state_dict()))
+    blocks = derivedata.load_tokens(out, sequence_length=LENGTH)
+    blocks.load_state_dict(state)
+    assert first + train(model, optimizer, blocks, 30) == pytest.approx(whole, abs=1e-5)
+    assert len(whole) == 50 and sum(whole[-5:]) < sum(whole[:5]) - 2.5
+
+
+def test_tokens_of_an_order_are_those_of_its_documents(repeated, tmp_path, tiny_model):
+    """Tokenised on the way or beforehand, a repeat is the same tokens."""
+    out = str(tmp_path / "tokens")
+    tokenize_corpus(TokenizeOptions(corpus=(repeated,), output=out, tokenizer=str(tiny_model), eos=EOS))
+    beforehand = derivedata.load_tokens(out, sequence_length=LENGTH)
+    on_the_way = derivedata.load_tokens(repeated, sequence_length=LENGTH, tokenizer=str(tiny_model), eos=EOS)
+    assert joined(beforehand) == joined(on_the_way)
