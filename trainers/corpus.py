@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -17,22 +18,29 @@ import numpy as np
 from derivedata.errors import UserError
 from derivedata.generation.seeds import unit_interval
 from derivedata.trainers.tokens import FRESH, REPEAT, Entry, Label, TokenStore, build_store
-from derivedata.trainers.vocabulary import TextTokenizer
+from derivedata.trainers.vocabulary import BYTES, TextTokenizer, open_tokenizer
 
 if TYPE_CHECKING:
     from derivedata.corpus.document import Document
     from derivedata.corpus.stream import DocumentStream, Origin
+    from derivedata.trainers.shards import Shards
+
+    Corpus = DocumentStream | Shards
 
 
-def open_corpus(place: str | Sequence[str], seed: int | None = None, style: str | None = None) -> DocumentStream:
-    """The documents of a corpus, an output, a subset, a repeat or a mix, in order; see `derivedata.corpus.stream`.
+def open_corpus(place: str | Sequence[str], seed: int | None = None, style: str | None = None) -> Corpus:
+    """The documents of a corpus, an output, a subset, a repeat, a mix or token shards, in order.
 
     Args:
-        seed: shuffles what has no order of its own; a repeat or a mix keeps its order.
+        seed: shuffles what has no order of its own; a repeat, a mix or token shards keep theirs.
         style: of an output, these documents alone.
     """
     from derivedata.corpus.stream import open_stream
+    from derivedata.trainers.shards import open_shards
 
+    shards = open_shards(place)
+    if shards is not None:
+        return shards
     if seed is not None:
         # What has an order of its own refuses another; whatever else is wrong comes up again without the seed.
         with contextlib.suppress(UserError):
@@ -40,14 +48,45 @@ def open_corpus(place: str | Sequence[str], seed: int | None = None, style: str 
     return open_stream(place, style=style)
 
 
-def entries(stream: DocumentStream) -> Iterator[Entry]:
-    """The documents of a stream with what a trainer keeps of them; one window is in memory at a time."""
+def tokenizer_for(name: str | None, corpus: Corpus) -> TextTokenizer:
+    """The tokenizer asked for; by default that of token shards, else bytes.
+
+    Raises:
+        UserError: token shards were made with another one.
+    """
+    if not hasattr(corpus, "reader"):
+        return open_tokenizer(name or BYTES)
+    tokenizer = open_tokenizer(name or corpus.folder)
+    _check_tokenizer(corpus, tokenizer)
+    tokenizer.end_of_text = corpus.end_of_text
+    return tokenizer
+
+
+def _check_tokenizer(corpus: Corpus, tokenizer: TextTokenizer) -> None:
+    if hasattr(corpus, "reader") and tokenizer.sha256 != corpus.sha256:
+        raise UserError(
+            f"the tokens were made with {corpus.tokenizer}",
+            where=corpus.reader.folder.url,
+            value=tokenizer.name,
+            remedy="leave --tokenizer out, or tokenize again",
+        )
+
+
+def entries(corpus: Corpus, tokenizer: TextTokenizer) -> Iterator[Entry]:
+    """The documents of a corpus with what a trainer keeps of them; one window is in memory at a time.
+
+    Raises:
+        UserError: token shards that were made with another tokenizer than the one that is used.
+    """
+    _check_tokenizer(corpus, tokenizer)
+    stream = getattr(corpus, "stream", corpus)
+    ids = itertools.repeat(None) if stream is corpus else corpus.ids()
     for window in range(stream.windows):
         for document, origin in stream.read_with_origin(window):
-            yield _entry(document, origin)
+            yield _entry(document, origin, next(ids))
 
 
-def _entry(document: Document, origin: Origin) -> Entry:
+def _entry(document: Document, origin: Origin, ids: np.ndarray | None) -> Entry:
     derivation = (document.metadata or {}).get("derivedata")
     derivation = derivation if isinstance(derivation, dict) else {}
     # A repeat is a fresh document in a later epoch, whether the copy was written out or not.
@@ -60,6 +99,7 @@ def _entry(document: Document, origin: Origin) -> Entry:
         epoch=origin.epoch,
         parent=parent if isinstance(parent, str) else document.uid,
         rewrite=rewrite if isinstance(rewrite, int) else 0,
+        ids=ids,
     )
 
 
@@ -69,15 +109,21 @@ def is_held_out(entry: Entry, share: float, seed: int) -> bool:
 
 
 def training_store(
-    folder: Path, stream: DocumentStream, tokenizer: TextTokenizer, *, share: float, seed: int, need: int | None
+    folder: Path,
+    corpus: Corpus,
+    tokenizer: TextTokenizer,
+    *,
+    share: float,
+    seed: int,
+    need: int | None,
 ) -> TokenStore:
     """The documents that are not held out, in order, up to `need` tokens."""
-    kept = (entry for entry in entries(stream) if not is_held_out(entry, share, seed))
-    return build_store(folder, kept, tokenizer, origin=_origin(stream, "train", share, seed), need=need)
+    kept = (entry for entry in entries(corpus, tokenizer) if not is_held_out(entry, share, seed))
+    return build_store(folder, kept, tokenizer, origin=_origin(corpus, "train", share, seed), need=need)
 
 
 def held_out_store(
-    folder: Path, stream: DocumentStream, tokenizer: TextTokenizer, *, share: float, seed: int, tokens: int
+    folder: Path, corpus: Corpus, tokenizer: TextTokenizer, *, share: float, seed: int, tokens: int
 ) -> TokenStore:
     """The fresh documents that are held out of a stream, up to `tokens` tokens.
 
@@ -86,10 +132,10 @@ def held_out_store(
     """
     kept = (
         entry
-        for entry in entries(stream)
+        for entry in entries(corpus, tokenizer)
         if entry.epoch == 1 and entry.label.strategy == FRESH and is_held_out(entry, share, seed)
     )
-    store = build_store(folder, kept, tokenizer, origin=_origin(stream, "held-out", share, seed), need=tokens)
+    store = build_store(folder, kept, tokenizer, origin=_origin(corpus, "held-out", share, seed), need=tokens)
     if len(store.order) == 0:
         raise UserError(
             "no held-out split: no fresh document falls into it",
@@ -100,9 +146,9 @@ def held_out_store(
     return store
 
 
-def separate_store(folder: Path, stream: DocumentStream, tokenizer: TextTokenizer, *, tokens: int) -> TokenStore:
+def separate_store(folder: Path, corpus: Corpus, tokenizer: TextTokenizer, *, tokens: int) -> TokenStore:
     """Held-out documents that are a corpus of their own, up to `tokens` tokens."""
-    return build_store(folder, entries(stream), tokenizer, origin=_origin(stream, "separate"), need=tokens)
+    return build_store(folder, entries(corpus, tokenizer), tokenizer, origin=_origin(corpus, "separate"), need=tokens)
 
 
 def shared_documents(held_out: TokenStore, trained: TokenStore) -> int:
@@ -118,5 +164,6 @@ def _digest(store: TokenStore, d: int) -> bytes:
     return hashlib.blake2b(ids.astype("<u4").tobytes(), digest_size=16).digest()
 
 
-def _origin(stream: DocumentStream, *parts: object) -> str:
-    return "\n".join(map(str, (stream.fingerprint, *parts)))
+def _origin(corpus: Corpus, *parts: object) -> str:
+    fingerprint = getattr(corpus, "stream", corpus).fingerprint
+    return "\n".join(map(str, (fingerprint, *parts)))

@@ -17,18 +17,19 @@ EVAL_TOKENS = 1 << 18
 class TrainOptions:
     """A run of the language-model trainer.
 
-    data, eval_data: places of `open_stream`. output: folder or URL. size: of the ladder. tokenizer: bytes, a folder or
-    a hub id. tokens: to train on; None: all there are, once. holdout: share of the documents held out, unless eval_data
-    is given. eval_tokens: held-out tokens that are scored, the same each time. eval_every: tokens between evaluations;
-    None: a tenth of the run. batch_tokens, sequence_length, learning_rate: None: what suits the size. warmup: tokens;
-    None: a twentieth of the run, at most 2,000 steps. checkpoint_minutes: between checkpoints. keep: checkpoints that
-    stay. log_every: steps between log lines. vocabulary: rows of the LM head; None: the tokenizer's, padded.
+    data, eval_data: places of `open_stream`, or data: token shards. output: folder or URL. size: of the ladder.
+    tokenizer: bytes, a folder or a hub id; None: that of token shards, else bytes. tokens: to train on; None: all there
+    are, once. holdout: share of the documents held out, unless eval_data is given. eval_tokens: held-out tokens that
+    are scored, the same each time. eval_every: tokens between evaluations; None: a tenth of the run. batch_tokens,
+    sequence_length, learning_rate: None: what suits the size. warmup: tokens; None: a twentieth of the run, at most
+    2,000 steps. checkpoint_minutes: between checkpoints. keep: checkpoints that stay. log_every: steps between log
+    lines. vocabulary: rows of the LM head; None: the tokenizer's, padded.
     """
 
     data: tuple[str, ...]
     output: str
     size: Size
-    tokenizer: str = "bytes"
+    tokenizer: str | None = None
     eval_data: tuple[str, ...] = ()
     holdout: float | None = None
     tokens: int | None = None

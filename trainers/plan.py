@@ -7,17 +7,28 @@ import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from derivedata.errors import UserError
 from derivedata.store.paths import Folder
-from derivedata.trainers.corpus import held_out_store, open_corpus, separate_store, shared_documents, training_store
+from derivedata.trainers.corpus import (
+    held_out_store,
+    open_corpus,
+    separate_store,
+    shared_documents,
+    tokenizer_for,
+    training_store,
+)
 from derivedata.trainers.options import TrainOptions, warmup_steps
 from derivedata.trainers.packing import Packed
 from derivedata.trainers.ranks import Ranks
 from derivedata.trainers.schedule import Schedule
 from derivedata.trainers.tokens import TokenStore
-from derivedata.trainers.vocabulary import TextTokenizer, head_rows, open_tokenizer
+from derivedata.trainers.vocabulary import TextTokenizer, head_rows
+
+if TYPE_CHECKING:
+    from derivedata.corpus.stream import DocumentStream
+    from derivedata.trainers.shards import Shards
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -46,7 +57,8 @@ class Plan:
 
 def make_plan(options: TrainOptions, folder: Folder, ranks: Ranks, narrator: Any) -> Plan:
     """Tokenise what is needed and work out the numbers of the run. Raises UserError for data that does not do."""
-    tokenizer = open_tokenizer(options.tokenizer)
+    corpus = open_corpus(options.data, options.seed)
+    tokenizer = tokenizer_for(options.tokenizer, corpus)
     vocabulary = options.vocabulary or head_rows(tokenizer.vocabulary_size)
     if vocabulary < tokenizer.vocabulary_size:
         raise UserError(
@@ -58,9 +70,9 @@ def make_plan(options: TrainOptions, folder: Folder, ranks: Ranks, narrator: Any
     place = _local(folder)
     if ranks.is_first:
         narrator.say(f"tokenising with {tokenizer.name}")
-        _stores(options, place, tokenizer)
+        _stores(options, place, corpus, tokenizer)
     ranks.wait()
-    trained, held_out = _stores(options, place, tokenizer)
+    trained, held_out = _stores(options, place, corpus, tokenizer)
     n_params = options.size.count(vocabulary).N
     blocks = _blocks_wanted(options, trained)
     batch = min(options.batch_blocks(n_params), blocks)
@@ -105,19 +117,20 @@ def make_plan(options: TrainOptions, folder: Folder, ranks: Ranks, narrator: Any
     )
 
 
-def _stores(options: TrainOptions, place: Path, tokenizer: TextTokenizer) -> tuple[TokenStore, TokenStore]:
-    stream = open_corpus(options.data, options.seed)
+def _stores(
+    options: TrainOptions, place: Path, corpus: DocumentStream | Shards, tokenizer: TextTokenizer
+) -> tuple[TokenStore, TokenStore]:
     share, seed = options.holdout or 0.0, options.seed
     # One block more than asked for: documents end where they end, and whole blocks are counted.
     need = None if options.tokens is None else options.tokens + options.length
-    trained = training_store(place / "tokens", stream, tokenizer, share=share, seed=seed, need=need)
+    trained = training_store(place / "tokens", corpus, tokenizer, share=share, seed=seed, need=need)
     if options.eval_data:
         held_out = separate_store(
             place / "held-out", open_corpus(options.eval_data), tokenizer, tokens=options.eval_tokens
         )
     else:
         held_out = held_out_store(
-            place / "held-out", stream, tokenizer, share=share, seed=seed, tokens=options.eval_tokens
+            place / "held-out", corpus, tokenizer, share=share, seed=seed, tokens=options.eval_tokens
         )
     return trained, held_out
 

@@ -18,7 +18,7 @@ from derivedata.store.fingerprint import RunConfig
 from derivedata.store.paths import Folder
 from derivedata.store.runs import new_run, open_run, save_run
 from derivedata.trainers.cell import Cell, Layout, Run, Settings
-from derivedata.trainers.corpus import held_out_store, open_corpus, separate_store, training_store
+from derivedata.trainers.corpus import held_out_store, open_corpus, separate_store, tokenizer_for, training_store
 from derivedata.trainers.design_table import Asked, read_design
 from derivedata.trainers.learner import Recipe
 from derivedata.trainers.options import EVAL_TOKENS
@@ -27,7 +27,7 @@ from derivedata.trainers.pretrain import Quiet
 from derivedata.trainers.schedule import default_batch_tokens, default_rate
 from derivedata.trainers.sweep_table import judge, read_rows, write_tables
 from derivedata.trainers.tokens import FRESH, REPEAT, TokenStore
-from derivedata.trainers.vocabulary import head_rows, open_tokenizer
+from derivedata.trainers.vocabulary import head_rows
 from derivedata.trainers.workers import Workers, machine
 
 
@@ -47,7 +47,7 @@ class SweepOptions:
     derived: Mapping[str, str] = field(default_factory=dict)
     lr: tuple[float, ...] = ()
     weight_decay: tuple[float, ...] = (0.1,)
-    tokenizer: str = "bytes"
+    tokenizer: str | None = None
     eval_data: tuple[str, ...] = ()
     holdout: float | None = None
     eval_tokens: int = EVAL_TOKENS
@@ -93,8 +93,7 @@ def run_sweep(options: SweepOptions, narrator: Any = None) -> dict[str, Any]:
         for name in ("cells", "rows", "trunks", "tokens", "manifest", "logs"):
             folder.remove_tree(name)
         folder.remove_many(["run.json", "settings.json", "grid.parquet", "runs.parquet"])
-    narrator.say(f"tokenising with {options.tokenizer}")
-    settings, passes, held_out = _settings(options, asked, runs)
+    settings, passes, held_out = _settings(options, asked, runs, narrator)
     identity = {
         **{
             name: value for name, value in asdict(settings).items() if name not in ("device", "derived", "batch_blocks")
@@ -133,9 +132,13 @@ def run_sweep(options: SweepOptions, narrator: Any = None) -> dict[str, Any]:
     }
 
 
-def _settings(options: SweepOptions, asked: Sequence[Asked], runs: Path) -> tuple[Settings, Passes, TokenStore]:
+def _settings(
+    options: SweepOptions, asked: Sequence[Asked], runs: Path, narrator: Any
+) -> tuple[Settings, Passes, TokenStore]:
     """Token stores of everything, and what follows from them."""
-    tokenizer = open_tokenizer(options.tokenizer)
+    stream = open_corpus(options.fresh, options.data_seed)
+    tokenizer = tokenizer_for(options.tokenizer, stream)
+    narrator.say(f"tokenising with {tokenizer.name}")
     vocabulary = options.vocabulary or head_rows(tokenizer.vocabulary_size)
     if vocabulary < tokenizer.vocabulary_size:
         raise UserError(
@@ -145,7 +148,6 @@ def _settings(options: SweepOptions, asked: Sequence[Asked], runs: Path) -> tupl
             remedy=f"{tokenizer.name} has {tokenizer.vocabulary_size:,} ids",
         )
     share, seed, place = options.holdout or 0.0, options.data_seed, runs / "tokens"
-    stream = open_corpus(options.fresh, seed)
     fresh = training_store(place / "fresh", stream, tokenizer, share=share, seed=seed, need=None)
     if any(label.strategy != FRESH for label in fresh.labels) or (len(fresh.epochs) and max(fresh.epochs) > 1):
         raise UserError(

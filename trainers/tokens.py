@@ -42,7 +42,7 @@ class Entry:
     """A document on its way into a store.
 
     epoch: how often it comes with this time, from 1. parent: uid of the document it was derived from; empty: its own.
-    rewrite: number of the rewrite, from 0.
+    rewrite: number of the rewrite, from 0. ids: when it is tokenised already.
     """
 
     uid: str
@@ -51,6 +51,7 @@ class Entry:
     epoch: int = 1
     parent: str = ""
     rewrite: int = 0
+    ids: np.ndarray | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -142,8 +143,9 @@ def _write(folder: Path, entries: Iterable[Entry], tokenizer: TextTokenizer, nee
             for entry in group:
                 if _key(entry) not in known:
                     new.setdefault(_key(entry), entry)
-            encoded = tokenizer.encode([entry.text for entry in new.values()])
-            for entry, ids in zip(new.values(), encoded, strict=True):
+            encoded = iter(tokenizer.encode([entry.text for entry in new.values() if entry.ids is None]))
+            for entry in new.values():
+                ids = next(encoded) if entry.ids is None else entry.ids
                 known[_key(entry)] = len(columns["label"])
                 file.write(ids.astype(kind).tobytes() + end)
                 starts.append(starts[-1] + len(ids) + 1)

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 
+from derivedata.store.faults import explain
 from derivedata.trainers.cell import Cell
 
 TRIES = 2
@@ -39,9 +40,14 @@ class Workers:
         self._lock = threading.Lock()
         self._running: set[subprocess.Popen] = set()
         self._stopped = False
+        self._broken: list[BaseException] = []
 
     def run(self) -> None:
-        """Until no cell is left. What has failed is in `failures`."""
+        """Until no cell is left. What has failed is in `failures`.
+
+        Raises:
+            UserError: processes cannot be started, or nothing can be written.
+        """
         threads = [threading.Thread(target=self._work, args=(n,), daemon=True) for n in range(self.count)]
         try:
             for thread in threads:
@@ -52,8 +58,17 @@ class Workers:
                     thread.join(0.2)
         finally:
             self._stop()
+        for error in self._broken:
+            raise explain(error, str(self.runs)) or error
 
     def _work(self, number: int) -> None:
+        try:
+            self._take_turns(number)
+        except BaseException as error:
+            # A thread has nobody to raise it to: `run` does, when the others have ended.
+            self._broken.append(error)
+
+    def _take_turns(self, number: int) -> None:
         while not self._stopped:
             with self._lock:
                 if not self.waiting:

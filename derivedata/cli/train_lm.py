@@ -12,7 +12,7 @@ def learning_options(command):
     """The options that `train lm` and `sweep` have in common."""
     for option in reversed(
         [
-            click.option("--tokenizer", default="bytes", show_default=True, help="bytes, folder or hub id."),
+            click.option("--tokenizer", help="bytes, folder or hub id. Default: that of token shards, else bytes."),
             click.option(
                 "--vocab", type=click.IntRange(2), help="Rows of the LM head. Default: the tokenizer's, padded."
             ),
@@ -34,7 +34,7 @@ def learning_options(command):
 
 
 @click.command()
-@click.option("--data", multiple=True, required=True, help="Corpus, output, subset, repeat or mix. Repeatable.")
+@click.option("--data", multiple=True, required=True, help="Corpus, output, subset, repeat, mix, tokens. Repeatable.")
 @click.option("--size", required=True, help="Of the ladder, see `derivedata train sizes`: 14M, 190M, .044M.")
 @click.option("-o", "--output", required=True, help="Folder or URL of the run.")
 @click.option("--tokens", type=Quantity(), help="Tokens to train on. Default: all the data, once.")

@@ -18,6 +18,7 @@ from derivedata.trainers.learner import Learner
 from derivedata.trainers.options import TrainOptions
 from derivedata.trainers.pretrain import Quiet, train_lm
 from derivedata.trainers.summary import lines
+from tests.tiny_model import write_tiny_model
 from tests.trainers.corpora import TINY, write_fresh, write_rewrites
 
 LAW = load_preset("qin2026-n370")
@@ -200,3 +201,23 @@ def test_two_processes_train_as_one_does(options, tmp_path):
     one, two = metrics(one), metrics(replace(options, output=str(tmp_path / "two")))
     assert [row["step"] for row in two] == [row["step"] for row in one]
     assert [row["loss"] for row in two] == pytest.approx([row["loss"] for row in one], rel=1e-4)
+
+
+def test_token_shards_are_trained_on_without_tokenising_again(options, tmp_path, monkeypatch):
+    from derivedata.pipelines.tokenize import TokenizeOptions, tokenize_corpus
+    from derivedata.trainers.vocabulary import ModelTokenizer
+
+    tiny = str(write_tiny_model(tmp_path / "tiny"))
+    tokenize_corpus(TokenizeOptions(corpus=options.data, output=str(tmp_path / "tokens"), tokenizer=tiny))
+    shards = replace(options, data=(str(tmp_path / "tokens"),), holdout=0.3, tokens=None)
+    with pytest.raises(UserError, match="the tokens were made with"):
+        train_lm(replace(shards, tokenizer="bytes"), LAW)
+    monkeypatch.setattr(ModelTokenizer, "encode", lambda self, texts: [] if not texts else pytest.fail("tokenised"))
+    summary = train_lm(shards, LAW)
+    assert summary["fresh_tokens"] > 0 and summary["by_style"]["plain"] > 0
+    assert summary["tokenizer"] == "tiny"
+
+    derived = tmp_path / "derived" / "documents" / "derived-00.jsonl"
+    derived.write_text(derived.read_text().replace("the", "The"))
+    with pytest.raises(UserError, match="has changed"):
+        train_lm(replace(shards, restart=True), LAW)

@@ -1,5 +1,6 @@
 """Sweeps: passes over prefixes, branches of a trunk, grids, and the table that `eta fit` reads."""
 
+import errno
 import json
 from dataclasses import replace
 
@@ -245,6 +246,17 @@ def test_a_cell_that_dies_is_tried_again_and_then_told(options, tmp_path):
     workers.run()
     assert len(seen) == 2
     assert workers.failures == {cell.name: "ended by signal 9"}
+
+
+def test_a_disk_that_is_full_is_told_in_one_line(tmp_path):
+    def full(cell, number):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    cell = Cell(size="tiny", fresh_tokens=1, seed=0, lr=0.01, weight_decay=0.1, runs=(Run("", 0),))
+    workers = Workers(tmp_path, [cell], count=2)
+    workers._train = full
+    with pytest.raises(UserError, match="no space left"):
+        workers.run()
 
 
 def test_shuffles_of_passes_differ_and_are_the_same_again(options, inline):

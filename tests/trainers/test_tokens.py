@@ -88,7 +88,7 @@ def test_what_derives_from_a_held_out_document_is_held_out_too(tmp_path):
     derived = write_rewrites(tmp_path / "derived", fresh)
     stream = open_corpus((str(fresh), str(derived)))
     kept = training_store(tmp_path / "tokens", stream, BYTES, share=0.3, seed=0, need=None)
-    out = [e for e in entries(stream) if is_held_out(e, 0.3, 0)]
+    out = [e for e in entries(stream, BYTES) if is_held_out(e, 0.3, 0)]
     assert 2 <= len(out) // 2 < 30
     assert len(out) + len(kept.label) == stream.documents
     assert not {e.parent.encode() for e in out} & set(kept.parents.tolist())
