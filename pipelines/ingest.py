@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from derivedata.corpus.card import corpus_card
-from derivedata.corpus.inputs import Entry
+from derivedata.corpus.inputs import Entry, Shaping
 from derivedata.corpus.shape import ID, TEXT, Shape
 from derivedata.errors import UserError
 from derivedata.generation.model import resolve_tokenizer
@@ -117,13 +117,13 @@ class Ingestion:
             if self.options.restart:
                 start_over(self.folder, ROOMS)
             if current_run(self.folder) is None:
-                look_first(found, self.first_shape)
+                look_first(found, self.shape_of)
             with recorded(self.folder, self.run_config(), self.run_id):
                 read = last_pieces(self.folder)
                 plan = settle_plan(self.folder, found, read)
                 self._read(plan, read)
                 outcome = self._close()
-                self._refuse_bad_input(outcome)
+                self.refuse_bad_input(outcome)
             return outcome
 
     # What a subclass says otherwise.
@@ -140,9 +140,8 @@ class Ingestion:
             say=self.listener.say,
         )
 
-    @property
-    def first_shape(self) -> Any:
-        """What the first rows are looked at with."""
+    def shape_of(self, entry: Entry) -> Shaping:
+        """What the first rows of an entry are looked at with."""
         return self.shape
 
     def identity(self) -> dict[str, Any]:
@@ -267,7 +266,8 @@ class Ingestion:
             counts = tuple(sum(value or 0 for value in column.to_pylist()) for column in pieces.columns)
         return Ingested(output=self.options.output, run_id=self.run_id, summary=summary, attributes=counts)
 
-    def _refuse_bad_input(self, outcome: Ingested) -> None:
+    def refuse_bad_input(self, outcome: Ingested) -> None:
+        """Raise UserError when too much was turned down."""
         books = outcome.summary.books[INPUT]
         bad = sum(books.rejected.values())
         where = ", ".join(self.options.sources)

@@ -16,7 +16,7 @@ from derivedata.corpus.attributes import attribute_file
 from derivedata.corpus.document import RejectedRow
 from derivedata.corpus.files import FORMATS, CorpusFile, corpus_files
 from derivedata.corpus.hub import HubData, find_hub_data
-from derivedata.corpus.inputs import INPUT_FORMATS, STREAM, TEXT, Entry, entries, open_rows
+from derivedata.corpus.inputs import INPUT_FORMATS, STREAM, TEXT, Entry, Shaping, entries, open_rows
 from derivedata.corpus.source import Source as ByteSource
 from derivedata.errors import UserError
 from derivedata.store.paths import Folder
@@ -177,7 +177,7 @@ def _differs(file: CorpusFile, sha256: str | None) -> bool:
     return digest.hexdigest() != sha256
 
 
-def look_first(found: Sequence[Entry], shape: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+def look_first(found: Sequence[Entry], shape_of: Callable[[Entry], Shaping]) -> None:
     """Look at the first rows, so that a field that no row has is said before anything is written.
 
     Raises:
@@ -185,7 +185,7 @@ def look_first(found: Sequence[Entry], shape: Callable[[dict[str, Any]], dict[st
     """
     lacking: RejectedRow | None = None
     for entry in found[:LOOK_ENTRIES]:
-        for number, item in enumerate(open_rows(entry, shape)):
+        for number, item in enumerate(open_rows(entry, shape_of(entry))):
             if not isinstance(item, RejectedRow):
                 if isinstance((item.fields.get("metadata") or {}).get("derivedata"), dict):
                     raise UserError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from derivedata.cli.quantity import Quantity
+from derivedata.errors import UserError
 
 
 @click.command()
@@ -17,6 +18,18 @@ from derivedata.cli.quantity import Quantity
 @click.option("--config", help="Configuration of a Hugging Face data set.")
 @click.option("--split", help="Split of a Hugging Face data set. Default: train.")
 @click.option("--attributes", multiple=True, metavar="NAME|FOLDER", help="Dolma attributes to join on id. Repeatable.")
+@click.option("--strategy", help="SRC was derived by others: by this strategy (paraphrase, distill, ...).")
+@click.option("--derived-from", metavar="CORPUS", help="With --strategy: the corpus it was derived from.")
+@click.option("--style", help="With --strategy: its style. Default: what the rows or their folder say.")
+@click.option("--model", help="With --strategy: the model that made it.")
+@click.option("--source-id-field", help="With --strategy: field that holds the id of the source.")
+@click.option(
+    "--unmatched",
+    type=click.Choice(["reject", "keep"]),
+    default="reject",
+    show_default=True,
+    help="With --strategy: what becomes of a generation whose source is not in CORPUS.",
+)
 @click.option("--tokenizer", help="Folder or hub id of the tokenizer that counts. Default: tokens are not counted.")
 @click.option(
     "--format",
@@ -39,21 +52,55 @@ def ingest(sources, output, format_, chunk_size, max_bad_input, **options):
 
     Fields that Dolma has no place for are kept in `metadata`. Rows that are no documents are kept in rejected/, with
     file, line and reason. Run again after an interruption it goes on where it was.
+
+    With --strategy SRC is what others derived: FinePhrase, Nemotron-CC, Cosmopedia, or rows with the id of their
+    source. It becomes what `derivedata paraphrase` writes, with its source looked up in CORPUS.
     """
     from derivedata.cli import show
     from derivedata.cli.paraphrase import parse_share
-    from derivedata.pipelines.ingest import IngestOptions
-    from derivedata.pipelines.ingest import ingest as run
 
-    settings = IngestOptions(
-        sources=sources,
-        output=output,
-        format=format_,
-        chunk_bytes=int(chunk_size),
-        max_bad_input=parse_share(max_bad_input, "--max-bad-input"),
-        **options,
-    )
-    tell(run(settings, show.Narrator()))
+    settings = {
+        "sources": sources,
+        "output": output,
+        "format": format_,
+        "chunk_bytes": int(chunk_size),
+        "max_bad_input": parse_share(max_bad_input, "--max-bad-input"),
+    }
+    fresh, derived = _split(options)
+    if options["strategy"] is None:
+        from derivedata.pipelines.ingest import IngestOptions
+        from derivedata.pipelines.ingest import ingest as run
+
+        tell(run(IngestOptions(**settings, **fresh), show.Narrator()))
+        return
+    from derivedata.pipelines.derived_from import DerivedOptions, ingest_derived
+
+    tell(ingest_derived(DerivedOptions(**settings, **derived), show.Narrator()))
+
+
+FRESH_ONLY = {"id_field": "id", "source": None, "text_files": False, "attributes": ()}
+DERIVED_ONLY = {
+    "strategy": None,
+    "derived_from": None,
+    "style": None,
+    "model": None,
+    "source_id_field": None,
+    "unmatched": "reject",
+}
+
+
+def _split(options: dict) -> tuple[dict, dict]:
+    """The options of the two kinds of ingestion; one that the other kind has no use for is refused."""
+    if options["strategy"] is None:
+        others, what = DERIVED_ONLY, "needs --strategy"
+    else:
+        others, what = FRESH_ONLY, "does not go with --strategy"
+    for name, default in others.items():
+        if options[name] != default:
+            raise UserError(what, where=f"--{name.replace('_', '-')}")
+    fresh = {name: value for name, value in options.items() if name not in DERIVED_ONLY}
+    derived = {name: value for name, value in options.items() if name not in FRESH_ONLY}
+    return fresh, derived
 
 
 def tell(ingested) -> None:

@@ -111,8 +111,7 @@ def _json(path: Path) -> dict[str, Any]:
 def _resolved(place: str, origin: str, revision: str | None, config: str | None, split: str | None) -> HubData:
     """A folder or a hub name as `datasets` understands it."""
     with _said(place):
-        import datasets
-
+        datasets = _datasets()
         builder = datasets.load_dataset_builder(place, name=config, revision=revision)
         found = builder.config.data_files
         by_split = dict(found) if found else dict.fromkeys(builder.info.splits or {}, ())
@@ -140,10 +139,17 @@ def _choose(splits: Sequence[str], split: str | None, place: str) -> tuple[str, 
     return chosen, tuple(name for name in splits if name != chosen)
 
 
-def _stream(wanted: Mapping[str, Any]) -> Any:
+def _datasets() -> Any:
+    """The library, without its bars and its own account of an error that ours tells in one line."""
     import datasets
 
-    return datasets.load_dataset(
+    datasets.disable_progress_bars()
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)
+    return datasets
+
+
+def _stream(wanted: Mapping[str, Any]) -> Any:
+    return _datasets().load_dataset(
         wanted["place"], wanted["config"], split=wanted["split"], revision=wanted["revision"], streaming=True
     )
 

@@ -66,15 +66,12 @@ configs:
   - split: test
     path: en/test-*.jsonl
 - config_name: de
-  data_files:
-  - split: train
-    path: de/*.csv
+  data_files: de/*.jsonl
 ---
 """
     write_lines(folder / "en" / "train-0.jsonl", [{"text": f"train {n}."} for n in range(4)])
     write_lines(folder / "en" / "test-0.jsonl", [{"text": "test."}])
-    (folder / "de").mkdir()
-    (folder / "de" / "a.csv").write_text("text,n\nEins.,1\nZwei.,2\n")
+    write_lines(folder / "de" / "a.jsonl", [{"text": "Eins."}])
     (folder / "README.md").write_text(card)
     return folder
 
@@ -85,11 +82,15 @@ def test_a_folder_in_the_hubs_layout(tmp_path):
     assert [file.rpartition("/")[2] for file in data.files] == ["train-0.jsonl"] and data.other_splits == ("test",)
     take(folder, tmp_path / "out")
     assert [row["text"] for row in rows(tmp_path / "out")] == [f"train {n}." for n in range(4)]
+    take(folder, tmp_path / "de", config="de")
+    assert [row["text"] for row in rows(tmp_path / "de")] == ["Eins."]
 
 
 def test_what_our_reader_does_not_know_streams_through_datasets(tmp_path):
-    folder = hub_folder(tmp_path / "set")
-    take(folder, tmp_path / "out", config="de", chunk_bytes=5)
+    folder = tmp_path / "set"
+    folder.mkdir()
+    (folder / "a.csv").write_text("text,n\nEins.,1\nZwei.,2\n")
+    take(folder, tmp_path / "out", split="train", chunk_bytes=5)
     assert [(row["text"], row["metadata"]) for row in rows(tmp_path / "out")] == [
         ("Eins.", {"n": 1}),
         ("Zwei.", {"n": 2}),
