@@ -271,6 +271,24 @@ def test_bad_tables_are_refused_in_one_line(tmp_path, rows, message):
         ask("fit", write_table(tmp_path / "curves.csv", rows))
 
 
+def test_best_at_different_k_is_not_compared(tmp_path):
+    rows = [row | {"best": 0.5, "k": k} for k in (4, 16) for row in evaluations(f"k{k}", n=k, B_p=8)]
+    table = write_table(tmp_path / "curves.csv", rows)
+    with pytest.raises(UserError, match=r"best@k of different k cannot be compared \(got k of 4, 16\)"):
+        ask("plan", table, "--budget", "30k", "--metric", "best")
+
+
+def test_runs_without_the_metric_are_named(tmp_path):
+    rows = [
+        row | {"best": "" if n == 32 else row["reward"]}
+        for n in (8, 16, 32)
+        for row in evaluations(f"n{n}", n=n, B_p=8, C_mid=100 * n)
+    ]
+    table = write_table(tmp_path / "curves.csv", rows)
+    assert "left out: n32: no values of best" in ask("plan", table, "--budget", "30k", "--metric", "best")
+    assert "note: n32: no values of best" in ask("fit", table, "--metric", "best")
+
+
 def test_two_runs_under_one_name_in_two_places_are_refused(tmp_path):
     one, two = (write_table(tmp_path / f"{i}.csv", evaluations("a")) for i in range(2))
     with pytest.raises(UserError, match="two runs under one name"):

@@ -153,6 +153,19 @@ def test_no_asymptote_is_given_below_c_mid_or_on_the_way_down():
     assert rising.fall() == 0
 
 
+def test_a_curve_of_another_form_is_said_to_be_no_sigmoid():
+    C = np.linspace(50, 5000, 60)
+    kinked = np.minimum(0.2 + 0.3 * C / 2500, 0.5) + np.random.default_rng(0).normal(0, 0.004, 60)
+    fit = fit_curve(Curve(run="kink", C=np.append(0, C), reward=np.append(0.2, kinked)))
+    assert rl.DRIFT in fit.flags
+
+
+def test_a_curve_that_never_rises_has_no_asymptote():
+    flat = fit_curve(Curve(run="flat", C=np.arange(0.0, 20), reward=np.zeros(20)))
+    assert flat.asymptote is None
+    assert rl.FALLING in flat.flags
+
+
 def test_without_an_evaluation_before_training_r0_is_fitted_and_said_to_be():
     curve = evaluations()
     fit = fit_curve(Curve(run="late", C=curve.C[1:], reward=curve.reward[1:]))

@@ -26,10 +26,11 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "worst": ("worst", "worst@k", "worst@4"),
     "n": ("n", "rollouts_per_problem", "rollouts_per_prompt", "num_generations", "group_size"),
     "B_p": ("b_p", "bp", "problems_per_batch", "prompts_per_batch", "num_prompts"),
+    "k": ("k",),
     "recipe": ("recipe",),
     "seed": ("seed",),
 }
-_NUMBERS = ("C", "avg", "best", "worst", "n", "B_p")
+_NUMBERS = ("C", "avg", "best", "worst", "n", "B_p", "k")
 COLUMNS = tuple(ALIASES)
 METRICS = ("avg", "best", "worst")
 
@@ -127,7 +128,9 @@ def _of_folder(place: str | Path) -> tuple[pl.DataFrame, list[str]]:
             "recipe": log.config.get("recipe"),
             "seed": None if log.config.get("seed") is None else str(log.config["seed"]),
         }
-        rows += [fixed | {"C": row.get("rollouts")} | {m: row.get(m) for m in METRICS} for row in log.evaluations]
+        rows += [
+            fixed | {"C": row.get("rollouts")} | {m: row.get(m) for m in (*METRICS, "k")} for row in log.evaluations
+        ]
     if not rows:
         raise UserError("no run with evaluations", where=place)
     return pl.DataFrame(rows, schema=_schema(), strict=False), notes
@@ -137,10 +140,17 @@ def curves_of(frame: pl.DataFrame, metric: str = "avg") -> list[Curve]:
     """One curve a run, checked.
 
     Raises:
-        UserError: what `Curve` refuses; n or B_p that change within a run; no value of the metric at all.
+        UserError: what `Curve` refuses; n or B_p that change within a run; best or worst of different k; no value of
+            the metric at all.
     """
     from derivedata.scaling.rl.points import Curve
 
+    ks = frame.filter(frame[metric].is_not_null())["k"].drop_nulls().unique().sort().to_list()
+    if metric != "avg" and len(ks) > 1:
+        shown = ", ".join(f"{k:g}" for k in ks[:6])
+        raise UserError(
+            f"{metric}@k of different k cannot be compared", value=f"k of {shown}", remedy="take --metric avg"
+        )
     found = []
     for (name,), rows in frame.group_by(["run"], maintain_order=True):
         kept = rows.filter(rows[metric].is_not_null() & rows["C"].is_not_null())
@@ -170,6 +180,12 @@ def curves_of(frame: pl.DataFrame, metric: str = "avg") -> list[Curve]:
     if not found:
         raise UserError(f"no run has values of {metric}", remedy="take --metric avg, or log best and worst")
     return found
+
+
+def without(frame: pl.DataFrame, metric: str, curves: Sequence[Curve]) -> list[str]:
+    """Names of the runs that have no value of the metric."""
+    known = {curve.run for curve in curves}
+    return [name for name in frame["run"].unique(maintain_order=True).to_list() if name not in known]
 
 
 def _whole(value: float | None, column: str, run: object) -> int | None:

@@ -50,7 +50,7 @@ def fit(
     derivedata rl fit RUN --hold-out-after 200k
     """
     from derivedata.cli.eta.inputs import write_json
-    from derivedata.cli.rl.curves import curves_of, read_frame_of
+    from derivedata.cli.rl.curves import curves_of, read_frame_of, without
     from derivedata.scaling.rl.compare import over_seeds
     from derivedata.scaling.rl.fit import fit_curve
 
@@ -58,7 +58,9 @@ def fit(
     if skip_below is not None and skip_below < 0:
         raise UserError("compute to skip is zero or more", where="--skip-below", value=skip_below)
     fits, refused = [], {}
-    for curve in curves_of(frame, metric):
+    curves = curves_of(frame, metric)
+    notes += [f"{name}: no values of {metric}" for name in without(frame, metric, curves)]
+    for curve in curves:
         try:
             fits.append(
                 fit_curve(curve, r0=start_reward, skip_below=skip_below, hold_out_after=hold_out_after, method=method,

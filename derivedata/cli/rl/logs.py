@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -120,10 +121,15 @@ def find_runs(place: str | Path) -> list[Path]:
         raise UserError("no such run", where=place)
     if (place / EVALUATIONS).exists() or (place / STEPS).exists():
         return [place]
-    found = sorted(f for f in place.iterdir() if f.is_dir() and ((f / EVALUATIONS).exists() or (f / STEPS).exists()))
+    found = [f for f in place.iterdir() if f.is_dir() and ((f / EVALUATIONS).exists() or (f / STEPS).exists())]
     if not found:
         raise UserError("no RL run here", where=place, remedy=f"a run is a folder with {EVALUATIONS}")
-    return found
+    return sorted(found, key=_natural)
+
+
+def _natural(folder: Path) -> list[tuple[bool, int, str]]:
+    """n8 before n16."""
+    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in re.split(r"([0-9]+)", folder.name)]
 
 
 def read_log(folder: Path) -> RunLog:

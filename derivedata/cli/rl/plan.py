@@ -64,14 +64,14 @@ def make(
     unhealthy: bool = False,
 ) -> tuple[Plan, list[str]]:
     """The plan of some places, runs that fail the healthy-recipe test left out."""
-    from derivedata.cli.rl.curves import curves_of, read_frame_of
+    from derivedata.cli.rl.curves import curves_of, read_frame_of, without
     from derivedata.scaling.rl.plan import plan as make_plan
 
     frame, notes = read_frame_of(places)
+    curves = curves_of(frame, metric)
     left_out = {} if unhealthy else unhealthy_runs(places)
-    advice = make_plan(
-        curves_of(frame, metric), budget=budget, metric=metric, batch=batch, left_out=left_out, points=points
-    )
+    left_out |= dict.fromkeys(without(frame, metric, curves), f"no values of {metric}")
+    advice = make_plan(curves, budget=budget, metric=metric, batch=batch, left_out=left_out, points=points)
     return advice, notes
 
 

@@ -21,7 +21,7 @@ from derivedata.scaling.rl.curve import PowerLaw, Sigmoid, fit_power_law
 from derivedata.scaling.rl.grid import Grid, at_edge, fit_grid
 from derivedata.scaling.rl.points import Curve
 from derivedata.scaling.rl.profile import profile_parameter, profile_reward
-from derivedata.scaling.rl.solver import LN_B, LN_C_MID, R0, STEEPNESS, A, Curves, fit_many
+from derivedata.scaling.rl.solver import LN_B, LN_C_MID, R0, STEEPNESS, A, Curves, fit_many, predict
 
 SKIPPED_SHARE = 0.05
 FEWEST, FEW = 6, 15
@@ -33,7 +33,8 @@ MID_EDGE = "C_mid at the edge of its range"
 STEEP_EDGE = "B at the edge of its range"
 SHORT = "largest C not surely above C_mid: no asymptote"
 TOO_FEW = "too few points"
-FALLING = "falling curve"
+DRIFT = "residuals drift: no clean sigmoid, intervals are too narrow"
+FALLING = "falling or flat curve: no asymptote"
 NO_START = "R_0 fitted: no evaluation at C = 0"
 
 
@@ -203,7 +204,7 @@ def fit_curve(
         power_rmse=power_rmse,
         power_forecast=float(power.reward(target)),
         held_out=_held_out(curve, largest, law, power, curves, free[0]) if hold_out_after is not None else None,
-        flags=_flags(curve, theta[0], estimates, len(C), largest, known is None, edges),
+        flags=_flags(curve, theta[0], estimates, len(C), largest, known is None, edges, curves),
         method=method,
         draws=draws,
     )
@@ -265,6 +266,13 @@ def _held_out(
     )
 
 
+def _drifts(curves: Curves, theta: NDArray) -> bool:
+    """Whether neighbouring residuals are alike: lag-one correlation beyond 2.6 standard errors (.5% by chance)."""
+    left = (predict(theta[None], curves.x) - curves.y)[0]
+    total = float((left**2).sum())
+    return len(left) >= FEW and total > 0 and float((left[1:] * left[:-1]).sum()) / total > 2.6 / np.sqrt(len(left))
+
+
 def _flags(
     curve: Curve,
     theta: NDArray,
@@ -273,6 +281,7 @@ def _flags(
     largest: float,
     fitted_start: bool,
     edges: tuple[bool, bool],
+    curves: Curves,
 ) -> tuple[str, ...]:
     found = []
     r0, a, mid, steep = theta
@@ -290,6 +299,8 @@ def _flags(
         found.append(STEEP_EDGE)
     if interval.high - interval.low > WEAK_WIDTH:
         found.append(WEAK)
+    if _drifts(curves, theta):
+        found.append(DRIFT)
     if used < FEW:
         found.append(TOO_FEW)
     if fitted_start:

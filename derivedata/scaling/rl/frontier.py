@@ -353,6 +353,6 @@ PAPER = {
     "hard problems, all free": BestN(L=3.97, k=50.0, c0=6.13, b=3.04, low_n=1, high_n=512, rmse=0, bounds=("k",)),
 }
 NOT_TRANSFERABLE = (
-    "an example of the paper, not transferable: its own settings differ by a factor of 4 at one budget,"
+    "an example of the paper, not transferable: its own settings differ by a factor of 4 to 9 at one budget,"
     " and other models level off at n of 16 to 64"
 )

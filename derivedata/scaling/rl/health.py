@@ -139,7 +139,7 @@ def _gap(steps: Mapping[str, NDArray], curve: Curve | None) -> Finding:
 
 def _fall(curve: Curve | None) -> Finding:
     if curve is None or len(curve.C) < 5:
-        return _unknown("validation", "five evaluations")
+        return Finding(test="validation", failed=None, words="fewer than five evaluations")
     fall = curve.fall()
     words = f"fell by {fall:.3f} from its best stretch" if fall else f"{curve.reward[0]:.3f} -> {curve.reward[-1]:.3f}"
     return Finding(test="validation", failed=fall > 0, words=words)

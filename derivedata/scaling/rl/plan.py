@@ -220,13 +220,13 @@ def _flags(
         found.append(f"edge of the grid: n = {chosen} is the smallest tried, a smaller one may be better")
     if budget > frontier.C[-1] * 1.05:
         found.append(
-            f"budget beyond the runs: compared up to C = {frontier.C[-1]:.3g}; n* is read there or from the fit,"
+            f"budget beyond the runs: compared up to C = {frontier.C[-1]:,.0f}; n* is read there or from the fit,"
             f" and not past n = {tried[-1]}"
         )
     if budget < frontier.C[0] / 1.05:
-        found.append(f"budget below the runs: compared from C = {frontier.C[0]:.3g}")
+        found.append(f"budget below the runs: compared from C = {frontier.C[0]:,.0f}")
     for C, before, after in frontier.falls:
-        found.append(f"non-monotone: n* falls from {before} to {after} at C = {C:.3g}; noise, or more than n differs")
+        found.append(f"non-monotone: n* falls from {before} to {after} at C = {C:,.0f}; noise, or more than n differs")
     if best_n is None:
         low, high = frontier.peak.min(), frontier.peak.max()
         found.append(f"no curve n*(C): n* stays between {low:.3g} and {high:.3g} over the C compared")
@@ -250,7 +250,7 @@ def _flags(
 
 def _said(points: str, frontier: Frontier, used: Sequence[Curve]) -> list[str]:
     kind = f"record-breaking points (buckets of {BUCKET:g})" if points == "record" else "all evaluations"
-    said = [f"curves of each (n, B_p) from {kind}; compared at C from {frontier.C[0]:.3g} to {frontier.C[-1]:.3g}"]
+    said = [f"curves of each (n, B_p) from {kind}; compared at C from {frontier.C[0]:,.0f} to {frontier.C[-1]:,.0f}"]
     unknown = sum(curve.problems is None for curve in used)
     if unknown:
         said.append(f"{unknown} runs without B_p say nothing of it")
