@@ -26,7 +26,7 @@ from derivedata.store.paths import Folder, Missing
 from derivedata.store.runs import CURRENT, PACKAGES, new_run, utc_now, versions
 from derivedata.trainers.rl_budget import RolloutBudget
 from derivedata.trainers.rl_checks import check_reporter
-from derivedata.trainers.rl_options import RLOptions, micro_batch, training_rows, validation_file
+from derivedata.trainers.rl_options import RLOptions, micro_batch, training_rows, validation_rows
 from derivedata.trainers.rl_recipes import Recipe
 
 TRL = (1, 16)
@@ -92,8 +92,7 @@ def train_rl(
     require_trl()
     check_reporter(options.report_to)
     rows = training_rows(read_all(list(options.problems)))
-    held_out = validation_file(options)
-    validation = training_rows(read_all([held_out])) if held_out else []
+    held_out, validation = validation_rows(options)
     _check_disjoint(rows, validation, held_out)
     folder = Folder(options.output)
     if restart:

@@ -9,6 +9,7 @@ from typing import Any
 from derivedata.errors import UserError
 from derivedata.problems.extract import MODES
 from derivedata.problems.problem import Problem
+from derivedata.problems.read import read_problems
 from derivedata.trainers.rl_budget import RolloutBudget, resolve_budget
 from derivedata.trainers.rl_recipes import RECIPES, Recipe
 
@@ -153,14 +154,23 @@ def _uid(problem: Problem) -> str:
     return known if isinstance(known, str) and known else problem.uid
 
 
-def validation_file(options: RLOptions) -> str | None:
-    """The file of held-out problems: the given one, or what `difficulty --validation` wrote beside a split."""
-    if options.validation is not None:
-        return options.validation
-    if len(options.problems) != 1 or not options.problems[0].endswith(".parquet"):
-        return None
-    beside = options.problems[0].removesuffix(".parquet") + "-validation.parquet"
-    return beside if os.path.exists(beside) else None
+def validation_rows(options: RLOptions) -> tuple[str | None, list[dict[str, Any]]]:
+    """The file of held-out problems (given, or written by `difficulty --validation` beside a split) and its rows.
+
+    Raises:
+        UserError: the given file holds none, or a problem without a checkable answer.
+    """
+    file = options.validation
+    if file is None and len(options.problems) == 1 and options.problems[0].endswith(".parquet"):
+        beside = options.problems[0].removesuffix(".parquet") + "-validation.parquet"
+        file = beside if os.path.exists(beside) else None
+    if file is None:
+        return None, []
+    problems = list(read_problems([file]))
+    # A band may be too small to hold any out; then its file is there and empty.
+    if not problems and options.validation is not None:
+        raise UserError("the validation set is empty", where="--validation", value=file)
+    return file, training_rows(problems)
 
 
 def plain_prompt(messages: list[dict[str, str]]) -> str:

@@ -20,7 +20,7 @@ from derivedata.problems.read import read_all
 from derivedata.store.paths import Folder
 from derivedata.trainers import rl
 from derivedata.trainers.rl import require_trl, train_rl
-from derivedata.trainers.rl_options import RLOptions, plain_prompt, training_rows
+from derivedata.trainers.rl_options import RLOptions, plain_prompt, training_rows, validation_rows
 from tests.tiny_model import write_tiny_model
 from tests.trainers.rl_models import parity, random_model, write_problems
 
@@ -205,6 +205,18 @@ def test_problems_without_a_checkable_answer(tmp_path):
     (tmp_path / "p.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     line = told("m", tmp_path / "p.jsonl", tmp_path / "run")
     assert line.startswith("p.jsonl:2: 1 of 2 problems have no checkable answer (no_answer)")
+
+
+def test_a_validation_set_is_found_beside_its_split(problems, tmp_path):
+    file, rows = validation_rows(options("m", problems, tmp_path))
+    assert (file, len(rows)) == (str(tmp_path / "easy-validation.parquet"), 3)
+    (tmp_path / "easy-validation.parquet").unlink()
+    assert validation_rows(options("m", problems, tmp_path)) == (None, [])
+    # A band that was too small to hold any out.
+    empty = write_problems(tmp_path / "easy-validation.parquet", 0)
+    assert validation_rows(options("m", problems, tmp_path)) == (str(empty), [])
+    with pytest.raises(UserError, match="validation set is empty"):
+        validation_rows(options("m", problems, tmp_path, validation=str(empty)))
 
 
 def test_a_validation_set_that_is_trained_on(problems, tmp_path):
