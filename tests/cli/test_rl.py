@@ -135,7 +135,8 @@ def test_a_check_shows_interference_and_what_training_does(toy):
 
 def test_a_report_is_one_page_with_figures(toy, tmp_path):
     page = tmp_path / "report.html"
-    said = ask("report", toy, "--budget", "20k", "-o", page, "--plots", tmp_path / "figures")
+    runs = (toy / "bp16-n8", toy / "bp16-n16")
+    said = ask("report", *runs, "--budget", "20k", "-o", page, "--plots", tmp_path / "figures")
     text = page.read_text()
     assert "A plan for 20k rollouts" in text and "Health and interference" in text
     assert text.count("<svg") == int(said.split(": ")[1].split()[0])

@@ -9,7 +9,8 @@ import pytest
 
 from derivedata.errors import UserError
 from derivedata.scaling.rl.design import design
-from derivedata.scaling.rl.frontier import PAPER, BestN, Frontier, envelope, fit_best_n, group, peak_of, record_breaking
+from derivedata.scaling.rl.frontier import PAPER, BestN, Frontier, envelope, fit_best_n, peak_of
+from derivedata.scaling.rl.groups import group, record_breaking
 from derivedata.scaling.rl.plan import plan
 from derivedata.scaling.rl.points import Curve
 from derivedata.scaling.rl.simulate import World, measured, train, true_optimum
@@ -116,6 +117,8 @@ def test_n_that_are_as_good_as_each_other_are_said_to_be():
     same = [rising(n, A=0.6, C_mid=5000, noise=0.01) for n in (8, 16, 32, 64)]
     advice = plan(same, budget=1e5, draws=100)
     assert len(advice.level) >= 3
+    flat = plan([rising(n, A=0.6, C_mid=5000) for n in (8, 16, 32)], budget=1e5, draws=20)
+    assert any("not told apart" in flag for flag in flat.flags)
     assert advice.n.low < advice.n.high
 
 

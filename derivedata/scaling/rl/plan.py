@@ -14,7 +14,8 @@ import numpy as np
 
 from derivedata.errors import UserError
 from derivedata.scaling.ensemble import Estimate
-from derivedata.scaling.rl.frontier import BUCKET, BestN, ByN, Frontier, envelope, fit_best_n, group, peak_of
+from derivedata.scaling.rl.frontier import BestN, Frontier, envelope, fit_best_n, peak_of
+from derivedata.scaling.rl.groups import BUCKET, ByN, group
 from derivedata.scaling.rl.points import Curve
 
 METRICS = ("avg", "best", "worst")
@@ -152,7 +153,7 @@ def plan(
         problems=problems,
         iterations=iterations,
         cells=cells,
-        flags=_flags(groups, frontier, best_n, chosen, int(frontier.n[here]), budget, tried, chance, iterations),
+        flags=_flags(groups, frontier, best_n, chosen, int(frontier.n[here]), budget, tried, chance, level, iterations),
         notes=(*notes, *_said(points, frontier, used)),
     )
 
@@ -211,6 +212,7 @@ def _flags(
     budget: float,
     tried: Sequence[int],
     chance: Mapping[int, float],
+    level: Sequence[int],
     iterations: float | None,
 ) -> tuple[str, ...]:
     found = []
@@ -234,7 +236,9 @@ def _flags(
         found.append(
             f"bound hit: {', '.join(best_n.bounds)} of n*(C) is at the bound of its range; read from the frontier"
         )
-    if max(chance.values()) < 0.5:
+    if len(level) == len(chance):
+        found.append("the n tried are not told apart at this C: any of them does as well")
+    elif max(chance.values()) < 0.5:
         likely = ", ".join(f"{n} ({share:.0%})" for n, share in chance.items() if share >= 0.05)
         found.append(f"no n is clearly best: {likely} of the draws")
     if iterations is not None and iterations < FEWEST_ITERATIONS:
