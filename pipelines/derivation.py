@@ -27,6 +27,7 @@ from derivedata.errors import UserError
 from derivedata.generation.client import Client, Completion, Failure, Request, Sampling, generate
 from derivedata.generation.endpoint import raise_if_failed, read_endpoints
 from derivedata.generation.request import Prompt
+from derivedata.pipelines.leaving import leaving
 from derivedata.pipelines.progress import RankProgress
 from derivedata.store.ledger import AlreadyCommitted, Decision, Ledger
 from derivedata.store.paths import Folder
@@ -265,6 +266,8 @@ class DerivationStage(PipelineStep):
             # What an earlier run asked for is finished, wanted or not, so that the journal holds whole documents only.
             asked = max((record["position"] for record in found.values()), default=-1)
             async for position, planned in self._planned(unit, items):
+                if position > asked and leaving():
+                    return  # what is in flight is finished; the journal keeps it
                 if position > asked and not (wanted := await self._admitted(run)):
                     break
                 for one in planned:
@@ -291,6 +294,8 @@ class DerivationStage(PipelineStep):
                     where=self.folder.url_of(f"journal/{unit.name}"),
                     remedy="was it written by another configuration? Add --restart to start over",
                 )
+            if leaving() and run.fed < unit.stop:
+                return
             self._fed(run)
             if not wanted:
                 return
@@ -324,7 +329,7 @@ class DerivationStage(PipelineStep):
         return asyncio.ensure_future(asyncio.to_thread(self.plan, unit, batch, first))
 
     async def _admitted(self, run: UnitRun) -> bool:
-        while (answer := self.admit(run)) is None:
+        while (answer := False if leaving() else self.admit(run)) is None:
             self._changed.clear()
             await self._changed.wait()
         return answer

@@ -22,6 +22,7 @@ from derivedata.generation.seeds import request_seed
 from derivedata.generation.tokenizer import Tokenizer, load_tokenizer
 from derivedata.pipelines.derivation import DerivationStage, Planned, UnitRun
 from derivedata.pipelines.difficulty_config import DifficultyConfig, read_set
+from derivedata.pipelines.leaving import leaving
 from derivedata.pipelines.problem_set import ProblemSet, chunk_sizes, order_problems
 from derivedata.pipelines.scored import FAILED, SAMPLE, TABLES, UNSCORED, ScoredPart, Tally
 from derivedata.problems.bands import Bands, parse_bands
@@ -206,8 +207,8 @@ class DifficultyStage(DerivationStage):
         # The next sample of a problem that is begun comes before a new problem: its prefix is in the cache.
         coming = self._problems(rank, world_size)
         more = True
-        while True:
-            while self._ready and self._unverified < MOST_UNVERIFIED:
+        while not leaving():
+            while self._ready and self._unverified < MOST_UNVERIFIED and not leaving():
                 rolling = self._ready.popleft()
                 rolling.queued = False
                 if rolling.may_send:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -15,7 +16,9 @@ from derivedata.generation.endpoint import write_endpoints
 from derivedata.generation.launch import ServerSettings
 from derivedata.generation.model import ModelFolder, resolve_model
 from derivedata.generation.request import Sampling
-from derivedata.pipelines.executor import run_locally
+from derivedata.pipelines.cluster import Cluster
+from derivedata.pipelines.executor import execute
+from derivedata.pipelines.job_serving import JobServing
 from derivedata.pipelines.pace import Pace
 from derivedata.pipelines.serving import (
     ENDPOINT,
@@ -53,6 +56,7 @@ class ModelOptions:
     seed: int = 0
     tasks: int = 1
     workers: int | None = None
+    cluster: Cluster | None = None  # where the tasks run; None: here
     restart: bool = False
 
     def __post_init__(self) -> None:
@@ -159,6 +163,7 @@ class Job:
         self.folder = Folder(output)
         self.run_id = new_run_id()
         self.workers = min(options.workers or options.tasks, options.tasks)
+        self.job_serving: JobServing | None = None  # how a cluster's jobs come to a model
         self.inline = False  # run steps in this thread, without an executor of our own (inside another's task)
 
     def run_config(self) -> RunConfig:
@@ -188,6 +193,7 @@ class Job:
             "data_parallel": options.data_parallel,
             "max_num_seqs": options.max_num_seqs,
             "vllm_args": [list(pair) for pair in options.vllm_args],
+            **({"executor": options.cluster.executor, "logging_dir": self.logs} if options.cluster else {}),
             **served,
             **more,
         }
@@ -207,6 +213,7 @@ class Job:
         """A private folder, and from the first `share()` on a server, for as long as the block runs."""
         with private_folder() as private, contextlib.ExitStack() as self._stack:
             self.private, self._window, self.pace = Path(private), 0, Pace()
+            self.job_serving = None
             yield
 
     @property
@@ -215,7 +222,17 @@ class Job:
         return str(self.private / ENDPOINT)
 
     def share(self, context: int) -> int:
-        """Requests that each worker has in flight. The first call starts the server, with this context."""
+        """Requests that each worker has in flight. The first call starts the server, with this context; on a cluster
+        each job starts its own, or comes to those that run already."""
+        if self.options.cluster and not self.options.cluster.is_local:
+            connection = self.connection
+            self.job_serving = JobServing.of(
+                self.model,
+                self.options.server_settings(context),
+                connection.endpoints if connection else (),
+                connection.in_flight if connection else 0,
+            )
+            return 1
         if not self._window:
             serving = Serving(
                 model=self.model,
@@ -238,5 +255,19 @@ class Job:
                 data = step.run(data, 0, 1)
             deque(data, maxlen=0)
             return
-        logging_dir = self.folder.url_of(f"logs/{self.run_id}/{name}")
-        run_locally(steps, tasks=self.options.tasks, workers=self.workers, logging_dir=logging_dir)
+        execute(
+            steps,
+            tasks=self.options.tasks,
+            workers=self.workers,
+            logging_dir=f"{self.logs}/{self.run_id}/{name}",
+            cluster=self.options.cluster,
+            serving=self.job_serving,
+        )
+
+    @property
+    def logs(self) -> str:
+        """Folder or URL of the logs of all runs."""
+        place = self.options.cluster.logging_dir if self.options.cluster else None
+        if place is None:
+            return self.folder.url_of("logs")
+        return place if "://" in place else os.path.abspath(place)

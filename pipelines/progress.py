@@ -18,7 +18,7 @@ class RankProgress:
     def __init__(self, folder: Folder, rank: int):
         self.folder, self.path = folder, f"{RANKS}/{rank:05d}.json"
         self.seconds = 1.0 if folder.is_local else 30.0
-        self.started, self.written = time.time(), 0.0
+        self.started, self.written, self.ended = time.time(), 0.0, False
         self.counts: Counter[str] = Counter()
         self.styles: dict[str, Counter[str]] = {}
         self.reasons: Counter[str] = Counter()
@@ -57,6 +57,7 @@ class RankProgress:
 
     def close(self) -> None:
         """Write the last state."""
+        self.ended = True
         self._write()
 
     def _write_when_due(self) -> None:
@@ -68,6 +69,7 @@ class RankProgress:
         state = {
             "started": self.started,
             "written": self.written,
+            "ended": self.ended,
             **self.counts,
             "styles": {name: dict(counts) for name, counts in self.styles.items()},
             "reasons": dict(self.reasons),
@@ -87,6 +89,7 @@ def read_progress(folder: Folder) -> dict[str, Any]:
         except (FileNotFoundError, ValueError):
             continue  # being replaced at this moment; the next look finds it
         started, written = min(started, state.pop("started")), max(written, state.pop("written"))
+        state.pop("ended", None)
         reasons.update(state.pop("reasons"))
         for name, counts in state.pop("styles").items():
             styles.setdefault(name, Counter()).update(counts)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from derivedata.cli.cluster import cluster_options, take_cluster
 from derivedata.cli.paraphrase import model_options, parse_pair
 from derivedata.errors import UserError
 
@@ -58,6 +59,7 @@ from derivedata.errors import UserError
 )
 @click.option("--tasks", type=click.IntRange(1), default=1, show_default=True, help="Datatrove tasks.")
 @click.option("--workers", type=click.IntRange(1), help="Tasks at a time.  [default: all]")
+@cluster_options
 @click.option(
     "--verify-workers",
     type=click.IntRange(0),
@@ -83,7 +85,8 @@ def difficulty(problems, output, report, dry_run, **options) -> None:
     from derivedata.pipelines.difficulty_options import DifficultyOptions, forecast_difficulty
 
     pairs = tuple(parse_pair(pair, "--vllm-arg") for pair in options.pop("vllm_args"))
-    settings = DifficultyOptions(problems=problems, output=output, vllm_args=pairs, **options)
+    cluster = take_cluster(options)
+    settings = DifficultyOptions(problems=problems, output=output, vllm_args=pairs, cluster=cluster, **options)
     if dry_run:
         if report:
             raise UserError("--dry-run measures nothing to report on")

@@ -6,6 +6,7 @@ import math
 
 import click
 
+from derivedata.cli.cluster import cluster_options, take_cluster
 from derivedata.cli.quantity import Quantity
 from derivedata.errors import UserError
 
@@ -94,6 +95,7 @@ def model_options(command):
 )
 @click.option("--tasks", type=click.IntRange(1), default=1, show_default=True, help="Datatrove tasks.")
 @click.option("--workers", type=click.IntRange(1), help="Tasks at a time. Default: all.")
+@cluster_options
 @click.option("--max-bad-input", default="5%", show_default=True, help="Share of input rows that may be rejected.")
 @click.option("--dry-run", is_flag=True, help="Say what it would do and how long that takes.")
 @click.option("--rate", type=Quantity(), help="With --dry-run: new tokens a second to reckon with.")
@@ -126,6 +128,7 @@ def paraphrase(
         vllm_args=tuple(parse_pair(pair, "--vllm-arg") for pair in options.pop("vllm_args")),
         tokens=_whole(options.pop("tokens")),
         chunk_bytes=_whole(options.pop("chunk_size")),
+        cluster=take_cluster(options),
         **options,
     )
     if dry_run:

@@ -113,6 +113,9 @@ class Supervisor:
         signal.signal(signal.SIGTERM, self._stop)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        # Slurm tells every process of a job that its end is near: who asks finishes, and the server (which inherits
+        # this) has to answer.
+        signal.signal(signal.SIGUSR1, signal.SIG_IGN)
         os.set_blocking(self.control, False)
         try:
             self._start()
