@@ -215,9 +215,9 @@ def _index(table: pa.Table, shard: str, strategy: str, epoch: int, run_id: str) 
     ).combine_chunks()
 
 
-def documents_done(folder: Folder) -> int:
+def documents_done(folder: Folder, place: str = DONE) -> int:
     """Documents that the ranks of a run under way have written."""
-    return sum(int(folder.read(path) or 0) for path in folder.names(f"{DONE}/"))
+    return sum(int(folder.read(path) or 0) for path in folder.names(f"{place}/"))
 
 
 __all__: Sequence[str] = ("Chunks", "RepeatConfig", "RepeatStage", "documents_done")

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from derivedata.corpus.blocks import Blocks, is_output
-from derivedata.corpus.files import corpus_files
+from derivedata.corpus.files import VIRTUAL, corpus_files
 from derivedata.corpus.stream_virtual import absolute, planned_blocks, read_virtual
 from derivedata.errors import UserError
 from derivedata.pipelines.executor import run_locally
@@ -22,7 +22,7 @@ from derivedata.store.manifest import Manifest
 from derivedata.store.paths import Folder
 from derivedata.store.runs import new_run_id
 
-ROOMS = ("virtual.json", "documents", "rejected", "manifest", "plan", "ledger", "journal", "logs", "progress")
+ROOMS = ("documents", "rejected", "manifest", "plan", "ledger", "journal", "logs", "progress")
 EMBEDDED = "smollm2-135m"
 SOURCE = "plan/source.json"  # which corpus the order was made for
 
@@ -79,7 +79,7 @@ class OrderingJob:
         """Be the one who writes the output; on `restart` what it holds is thrown away."""
         with Lease(self.folder, self.run_id):
             if restart:
-                start_over(self.folder, ROOMS)
+                clear(self.folder)
             yield
 
     def count(self, *, block_bytes: int, max_bad_input: float) -> Blocks:
@@ -113,6 +113,12 @@ class OrderingJob:
         """Run Datatrove steps."""
         logging_dir = self.folder.url_of(f"logs/{self.run_id}/{name}")
         run_locally(steps, tasks=self.tasks, workers=self.workers, logging_dir=logging_dir)
+
+
+def clear(folder: Folder) -> None:
+    """Throw away what such a job left in its output."""
+    folder.remove(VIRTUAL)
+    start_over(folder, ROOMS)
 
 
 def refuse_inside(output: str, places: Sequence[str]) -> None:

@@ -102,7 +102,7 @@ def _row(shard: Mapping[str, Any], rows: Sequence[Mapping[str, Any]] | None, mad
     if len({row["row"] for row in rows}) != len(rows) or len(rows) != shard["documents"]:
         yield f"the index has {len(rows)} rows for {shard['documents']} documents"
     for column, named in (("style", "style"), ("strategy", "strategy"), ("source_shard", "source_path")):
-        if column == "source_shard" and shard[column] is None:
+        if (column == "source_shard" and shard[column] is None) or shard["strategy"] == "mix":
             continue  # made of several
         others = {row[named] for row in rows} - {shard[column]}
         if others:

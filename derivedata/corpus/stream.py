@@ -81,6 +81,7 @@ class BlockStream(DocumentStream):
         epochs: whole epochs.
         extra: documents of one further epoch, from its beginning.
         window_bytes: text in a window, about.
+        first_epoch: the number of the first epoch: 2 where the corpus itself is read elsewhere.
     """
 
     def __init__(
@@ -91,28 +92,39 @@ class BlockStream(DocumentStream):
         epochs: int = 1,
         extra: int = 0,
         window_bytes: int = WINDOW_BYTES,
+        first_epoch: int = 1,
     ):
         if epochs < 0 or not 0 <= extra <= blocks.documents:
             raise ValueError(f"{epochs} epochs and {extra} documents of {blocks.documents}")
         self.blocks, self.seed, self.epochs, self.extra = blocks, seed, epochs, extra
+        self.first_epoch = first_epoch
         self.epoch_windows = window_count(blocks.table["bytes"], window_bytes)
         self.order = lru_cache(2)(self._order)
         self.documents = epochs * blocks.documents + extra
-        last = int(np.searchsorted(self.order(epochs + 1).documents_before[1:], extra)) + 1 if extra else 0
+        last = int(np.searchsorted(self.order(first_epoch + epochs).documents_before[1:], extra)) + 1 if extra else 0
         self.windows = epochs * self.epoch_windows + last
-        told = ["blocks", 1, blocks.fingerprint, seed, epochs, extra, self.epoch_windows]
+        told = ["blocks", 1, blocks.fingerprint, seed, epochs, extra, self.epoch_windows, first_epoch]
         self.fingerprint = hashlib.sha256(json.dumps(told).encode()).hexdigest()
 
     def place(self, window: int) -> tuple[int, int]:
-        """The epoch (1-based) of a window, and its number in that epoch."""
+        """The epoch of a window, and its number in that epoch."""
         if not 0 <= window < self.windows:
             raise IndexError(f"window {window} of {self.windows}")
-        return window // self.epoch_windows + 1, window % self.epoch_windows
+        return window // self.epoch_windows + self.first_epoch, window % self.epoch_windows
+
+    def locate(self, document: int) -> tuple[int, int]:
+        """The window of a document, given by its number in the stream, and its place there."""
+        if document >= self.documents:
+            return self.windows, 0
+        epoch, place = divmod(document, self.blocks.documents)
+        before = self.order(epoch + self.first_epoch).documents_before
+        number = int(np.searchsorted(before, place, side="right")) - 1
+        return epoch * self.epoch_windows + number, place - int(before[number])
 
     def count(self, window: int) -> int:
         epoch, number = self.place(window)
         first, stop = self.order(epoch).documents_before[number : number + 2]
-        return int(min(stop, self.extra) - first) if epoch > self.epochs else int(stop - first)
+        return int(min(stop, self.extra) - first) if epoch - self.first_epoch >= self.epochs else int(stop - first)
 
     def read_with_origin(self, window: int) -> list[tuple[Document, Origin]]:
         epoch, number = self.place(window)

@@ -178,4 +178,8 @@ def open_virtual(place: str, told: dict[str, Any]) -> DocumentStream:
     """The stream of what `read_virtual` found at a place."""
     if told["kind"] == "subset":
         return BlockStream(subset_blocks(place, told))
+    if told["kind"] == "mix":
+        from derivedata.corpus.stream_mix import open_mix
+
+        return open_mix(place, told)
     return open_repeat(place, told)
