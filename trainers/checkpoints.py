@@ -66,7 +66,7 @@ class Checkpoints:
 
 class Metrics:
     """metrics.jsonl: one line a log line or evaluation. On a local disk it grows line by line, elsewhere it is written
-    with `settle`."""
+    with each checkpoint: what a run goes on from is there either way."""
 
     def __init__(self, folder: Folder):
         self.folder = folder
@@ -96,6 +96,11 @@ class Metrics:
                 if told is None:
                     raise
                 raise told from None
+
+    def keep(self) -> None:
+        """Be sure that all rows so far are stored."""
+        if not self.folder.is_local:
+            self.settle()
 
     def settle(self) -> None:
         """Write all rows."""

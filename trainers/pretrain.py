@@ -182,7 +182,10 @@ class _Run:
             reporter.log(row)
 
     def _save(self) -> str | None:
-        return self.checkpoints.save(self.course.step, self.course.state()) if self.ranks.is_first else None
+        if not self.ranks.is_first:
+            return None
+        self.metrics.keep()
+        return self.checkpoints.save(self.course.step, self.course.state())
 
     def _kept(self, error: Diverged) -> Diverged:
         path = self._save()
