@@ -195,8 +195,8 @@ def test_verls_console_output_becomes_a_run(tmp_path):
 
 def test_verls_file_log_with_several_validation_sets_needs_a_choice(tmp_path):
     log = tmp_path / "verl.jsonl"
-    data = {"val-core/aime/acc/mean@32": 0.1, "val-core/math/acc/mean@4": 0.3, "val-core/math/acc/mean@1": 0.9}
-    data |= {"val-aux/math/reward/mean@4": 0.7}
+    data = {"val-aux/math/reward/mean@4": 0.7, "val-core/math/acc/mean@4": 0.3, "val-core/math/acc/mean@1": 0.9}
+    data |= {"val-core/aime/acc/mean@32": 0.1}
     log.write_text(json.dumps({"step": 0, "data": data}) + "\n")
     options = ("--problems-per-batch", 64, "--rollouts", 8, "-o", tmp_path / "runs")
     with pytest.raises(UserError, match="several validation sets in one log"):

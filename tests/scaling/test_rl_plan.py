@@ -48,6 +48,18 @@ def test_the_frontier_is_the_best_n_at_every_compute():
     assert edge.falls == ()
 
 
+def test_an_n_is_as_good_as_its_best_number_of_problems():
+    small, large = (rising(8, A=a, C_mid=2000, problems=b, run=f"b{b}") for a, b in ((0.7, 16), (0.5, 64)))
+    other = rising(32, A=0.6, C_mid=2000)
+    groups, _ = group([small, large, other], draws=2)
+    assert [(one.n, len(one.members)) for one in groups] == [(8, 2), (32, 1)]
+    assert float(groups[0].at(1e5)) == float(groups[0].members[0].at(1e5)) > 0.69
+    assert groups[0].best_member(1e5).problems == 16
+    advice = plan([small, large, other], budget=1e5, draws=20)
+    assert (advice.n.value, advice.problems) == (8, 16)
+    assert len(advice.cells) == 3
+
+
 def test_a_curve_is_not_read_outside_its_own_points():
     short = rising(4, A=0.9, C_mid=500, to=1e4)
     groups, _ = group([short, *family(ns=(8, 16))], draws=2)
@@ -127,9 +139,11 @@ def test_runs_that_cannot_take_part_are_left_out_by_name():
         *family(),
         Curve(run="unknown", C=np.arange(1.0, 9), reward=np.linspace(0.1, 0.5, 8)),
         rising(1, A=0.5, C_mid=100, run="alone"),
+        Curve(run="fallen", C=np.arange(1.0, 25) * 4000, reward=np.append(np.linspace(0.1, 0.8, 16), [0.3] * 8), n=64),
     ]
     advice = plan(curves, budget=1e5, draws=5, left_out={"n16": "entropy collapse"})
-    assert set(advice.left_out) == {"unknown", "alone", "n16"}
+    assert set(advice.left_out) == {"unknown", "alone", "fallen", "n16"}
+    assert "fell by 0.4" in advice.left_out["fallen"]
     assert advice.left_out["n16"] == "entropy collapse"
     assert 16 not in advice.chance
 
