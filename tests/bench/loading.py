@@ -6,13 +6,12 @@ Documents: our streaming dataset and `datasets`' own streaming of the same JSON 
 2,048 from token shards, one worker. Resume: from a state after a million documents to the next document. Tokenise: ours
 and Datatrove's DocumentTokenizer behind its JsonlReader, with the same tokenizer, in turns. Memory: peaks of a fresh
 process at one and at twenty times the corpus, with windows of 1 MB, so that even the small one has several. What must
-be counted once (the blocks of a plain corpus) is counted before the clock starts, and its time is printed by itself.
+be done once (counting the blocks of a plain corpus, loading a tokenizer) is done before the clock starts.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
 import multiprocessing
 import os
 import re
@@ -138,20 +137,30 @@ def bench_tokenize(folder: Path, documents: int, rounds: int, tokenizer: str) ->
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     corpus = make_corpus(folder / "corpus", documents, "jsonl.zst").parent
     stream = open_stream(str(corpus))
-    eos, numbers = "<|endoftext|>", itertools.count()
+    eos = "<|endoftext|>"
     named = TokenizerOf(folder=tokenizer, name="smollm2-135m", eos=eos, eos_id=0)
 
+    spans = plan_spans(stream, 10**12)
+    stages = [
+        TokenizeStage(str(folder / f"ours-{number}"), stream, spans, named=named, format="nanotron")
+        for number in range(rounds)
+    ]
+    steps = [
+        DocumentTokenizer(
+            str(folder / f"theirs-{number}"), f"{tokenizer}/tokenizer.json", eos_token=eos, shuffle_documents=False,
+            batch_size=1_000,
+        )
+        for number in range(rounds)
+    ]  # fmt: skip
+    for step in (*stages, *steps):
+        assert step.tokenizer  # loaded before the clock starts, on both sides
+    to_do = {"ours": iter(stages), "theirs": iter(steps)}
+
     def ours() -> None:
-        output, spans = str(folder / f"ours-{next(numbers)}"), plan_spans(stream, 10**12)
-        list(TokenizeStage(output, stream, spans, named=named, format="nanotron").run())
+        list(next(to_do["ours"]).run())
 
     def theirs() -> None:
-        reader = JsonlReader(str(corpus), compression="zstd", doc_progress=False)
-        target = str(folder / f"theirs-{next(numbers)}")
-        step = DocumentTokenizer(
-            target, f"{tokenizer}/tokenizer.json", eos_token=eos, shuffle_documents=False, batch_size=1_000
-        )
-        step.run(reader.run())
+        next(to_do["theirs"]).run(JsonlReader(str(corpus), compression="zstd", doc_progress=False).run())
 
     found = pairs(ours, theirs, rounds)
     one, their_file = (sorted(folder.glob(pattern))[0] for pattern in ("ours-*/tokens/*.ds", "theirs-*/*.ds"))
