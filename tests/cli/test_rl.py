@@ -243,6 +243,18 @@ def test_a_plain_table_becomes_runs_with_the_same_plan(tmp_path):
     assert from_table["by_cell"] == from_runs["by_cell"]
 
 
+def test_a_run_is_imported_whole_and_only_once(tmp_path):
+    table = write_table(tmp_path / "curves.csv", evaluations("a"))
+    ask("import", table, "-o", tmp_path / "runs")
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["a"]
+    # What a kill left of an import is no run, and does not stand in the way of the next.
+    (tmp_path / "runs" / ".b.part").mkdir()
+    (tmp_path / "runs" / ".b.part" / "evaluations.jsonl").write_text("{}\n")
+    assert "b.part" not in ask("fit", tmp_path / "runs")
+    with pytest.raises(UserError, match="two runs under one name"):
+        ask("import", table, "-o", tmp_path / "runs")
+
+
 def test_other_names_of_columns_and_other_formats_are_read(tmp_path):
     import polars as pl
 

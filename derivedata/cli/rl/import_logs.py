@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import click
@@ -107,20 +106,11 @@ def _log(
 
 
 def _write(output: Path, run: str, config: dict, path: Path, steps: list[dict], evaluations: list[dict]) -> None:
-    from derivedata.cli.rl.logs import EVALUATIONS, RECORD, STEPS
+    from derivedata.cli.rl.logs import write_log
 
-    if not run or "/" in run or run.startswith(".") or not run.isprintable():
+    if "/" in run:
         raise UserError("not a name for a run's folder", where=path, value=run, remedy="name it with --run")
     folder = output / run
-    try:
-        folder.mkdir(parents=True)
-    except FileExistsError:
-        raise UserError("two runs under one name", where=folder, value=run, remedy="name it with --run") from None
-    except OSError as error:
-        raise UserError("cannot be written", where=folder, value=error.strerror) from None
     record = {"command": ["rl", "import"], "imported": path.name, "config": config}
-    (folder / RECORD).write_text(json.dumps(record, indent=1) + "\n")
-    for name, rows in ((STEPS, steps), (EVALUATIONS, evaluations)):
-        if rows:
-            (folder / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_log(folder, record, steps=steps, evaluations=evaluations)
     words.say(f"{folder}: {len(steps)} steps, {len(evaluations)} evaluations")

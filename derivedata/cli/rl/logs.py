@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -121,7 +122,11 @@ def find_runs(place: str | Path) -> list[Path]:
         raise UserError("no such run", where=place)
     if (place / EVALUATIONS).exists() or (place / STEPS).exists():
         return [place]
-    found = [f for f in place.iterdir() if f.is_dir() and ((f / EVALUATIONS).exists() or (f / STEPS).exists())]
+    found = [
+        f
+        for f in place.iterdir()
+        if f.is_dir() and f.name[0] != "." and ((f / EVALUATIONS).exists() or (f / STEPS).exists())
+    ]
     if not found:
         raise UserError("no RL run here", where=place, remedy=f"a run is a folder with {EVALUATIONS}")
     return sorted(found, key=_natural)
@@ -152,6 +157,34 @@ def read_log(folder: Path) -> RunLog:
     evaluations = list({row.get("rollouts"): row for row in evaluations}.values())
     _rising(evaluations, folder / EVALUATIONS)
     return RunLog(folder=folder, name=folder.resolve().name, config=config, steps=steps, evaluations=evaluations)
+
+
+def write_log(folder: Path, record: dict[str, Any], **logs: Sequence[dict[str, Any]]) -> None:
+    """Write a run's folder whole or not at all.
+
+    Args:
+        record: what run.json holds.
+        logs: rows of steps, problems, evaluations; an empty log is no file.
+
+    Raises:
+        UserError: a run of that name is there already, or the folder cannot be written.
+    """
+    name = folder.name
+    if not name or name.startswith(".") or not name.isprintable():
+        raise UserError("not a name for a run's folder", where=folder.parent, value=name, remedy="name it with --run")
+    if folder.exists():
+        raise UserError("two runs under one name", where=folder, value=name, remedy="name it with --run")
+    waiting = folder.with_name(f".{name}.part")
+    try:
+        shutil.rmtree(waiting, ignore_errors=True)
+        waiting.mkdir(parents=True)
+        (waiting / RECORD).write_text(json.dumps(record, indent=1) + "\n")
+        for log, rows in logs.items():
+            if rows:
+                (waiting / f"{log}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+        waiting.rename(folder)
+    except OSError as error:
+        raise UserError("cannot be written", where=folder, value=error.strerror) from None
 
 
 def _rising(rows: Sequence[dict[str, Any]], path: Path) -> None:

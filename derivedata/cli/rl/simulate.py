@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -86,10 +85,9 @@ def _whole(values: tuple[float, ...], option: str) -> list[int]:
 
 def write_run(folder: Path, trace: Trace, toy: World, world: str, seed: int) -> None:
     """The four files of a run."""
-    from derivedata.cli.rl.logs import EVALUATIONS, PROBLEMS, RECORD, STEPS
+    from derivedata.cli.rl.logs import write_log
     from derivedata.scaling.rl.simulate import measured
 
-    folder.mkdir(parents=True)
     batch = trace.n * trace.problems_per_batch
     config = {
         "recipe": f"toy-{world}",
@@ -100,26 +98,17 @@ def write_run(folder: Path, trace: Trace, toy: World, world: str, seed: int) -> 
         "seed": seed,
         "problems": {"count": toy.problems},
     }
-    (folder / RECORD).write_text(json.dumps({"command": ["rl", "simulate"], "config": config}, indent=1) + "\n")
-    _write(folder / STEPS, trace.steps)
-    _write(
-        folder / PROBLEMS,
-        [
-            {"step": step, "problem": f"toy-{which}", "k": int(k), "n": trace.n}
-            for step, members, right in trace.groups
-            for which, k in zip(members.tolist(), right.tolist(), strict=True)
-        ],
-    )
+    groups = [
+        {"step": step, "problem": f"toy-{which}", "k": int(k), "n": trace.n}
+        for step, members, right in trace.groups
+        for which, k in zip(members.tolist(), right.tolist(), strict=True)
+    ]
     seen = measured(trace, k=4, seed=seed)
-    _write(
-        folder / EVALUATIONS,
-        [
-            {"step": round(C / batch), "rollouts": int(C), **{name: float(seen[name][0, i]) for name in seen}, "k": 4,
-             "problems": toy.held_out}
-            for i, C in enumerate(trace.C.tolist())
-        ],
-    )  # fmt: skip
-
-
-def _write(path: Path, rows: list[dict]) -> None:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    evaluations = [
+        {"step": round(C / batch), "rollouts": int(C)}
+        | {name: float(values[0, i]) for name, values in seen.items()}
+        | {"k": 4, "problems": toy.held_out}
+        for i, C in enumerate(trace.C.tolist())
+    ]
+    record = {"command": ["rl", "simulate"], "config": config}
+    write_log(folder, record, steps=trace.steps, problems=groups, evaluations=evaluations)
