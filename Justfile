@@ -66,6 +66,19 @@ study dir="study" *args: setup
       uv pip install --quiet --python .venv/bin/python --no-deps --target {{dir}}/packages "pythonbible$name"; done
     PYTHONPATH={{dir}}/packages {{bin}}/python -m derivedata.trainers.study {{dir}} {{args}}
 
+# The same job on this machine and as jobs of a Slurm of one node, installed and started here (needs root and Debian).
+cluster-slurm *args: setup
+    tests/cluster/slurm.sh with {{bin}}/python -m tests.cluster slurm {{args}}
+
+# The same job on this machine and as jobs of a Ray that is started here.
+cluster-ray *args: setup
+    {{bin}}/python -c 'import ray' 2>/dev/null || uv pip install --quiet --python {{bin}}/python 'ray[default]>=2.50'
+    {{bin}}/python -m tests.cluster ray {{args}}
+
+# The same job on disk and in a bucket of an S3 server that is started here.
+s3 *args: setup
+    {{bin}}/python -m tests.cluster s3 {{args}}
+
 # Check style and formatting.
 lint: setup
     {{bin}}/ruff check .

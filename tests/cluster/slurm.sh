@@ -2,6 +2,7 @@
 # A Slurm of one node on this machine, for tests: munge, slurmctld, slurmd. Needs root and Debian's packages.
 #
 #     tests/cluster/slurm.sh install | start | stop
+#     tests/cluster/slurm.sh with COMMAND...       all three around a command, which finds that Slurm
 #
 # Everything it writes is under $SLURM_TEST_DIR (default /var/tmp/derivedata-slurm) and /run/munge.
 set -euo pipefail
@@ -72,4 +73,11 @@ stop() {
     done
 }
 
-"$1"
+with() {
+    install
+    start
+    trap stop EXIT
+    "$@"
+}
+
+"$@"
