@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from derivedata.corpus.files import CorpusFile, corpus_files
 from derivedata.corpus.source import Source as ByteSource
 from derivedata.corpus.stream import open_stream
+from derivedata.corpus.stream_virtual import VIRTUAL
 from derivedata.errors import UserError
 from derivedata.generation.model import resolve_tokenizer
 from derivedata.generation.tokenizer import Tokenizer, load_tokenizer
@@ -37,7 +38,6 @@ if TYPE_CHECKING:
 JOB = "tokens"
 ROOMS = ("manifest", "logs")
 COMPACT_AT = 64
-VIRTUAL = "virtual.json"  # what a corpus that is only an order has
 
 BY = ("tokenizer", "strategy", "style", "source")
 

@@ -13,7 +13,8 @@ from derivedata.corpus.document import Document
 from derivedata.corpus.files import corpus_files
 from derivedata.corpus.frames import START, Position
 from derivedata.corpus.reader import RejectedRow, read_rows
-from derivedata.corpus.stream import DocumentStream, Origin, open_stream
+from derivedata.corpus.stream import DocumentStream, Origin, is_output, open_stream
+from derivedata.corpus.stream_virtual import read_virtual
 from derivedata.errors import UserError
 from derivedata.store.manifest import Manifest
 from derivedata.store.paths import Folder, Missing
@@ -72,22 +73,45 @@ def draw_from(stream: DocumentStream, count: int, *, seed: int = 0) -> list[tupl
 def find_sources(place: str | Sequence[str], documents: Sequence[Document]) -> tuple[dict[str, Document], str | None]:
     """The source of each derived document by the uid of the derived one, and why some are not found (None: all are).
 
-    An output of ours knows where its sources are; they are looked for where its run record says the corpus is.
+    An output of ours knows where its sources are; they are looked for where its run record says the corpus is. A
+    corpus that is only an order is as good as the outputs it is made of.
     """
     derived = [one for one in documents if isinstance((one.metadata or {}).get("derivedata"), dict)]
     if not derived:
         return {}, None
-    folder = Folder(place) if isinstance(place, str) and not any(c in place for c in "*?[") else None
-    record = current_run(folder) if folder is not None else None
+    found: dict[str, Document] = {}
+    notes: list[str] = []
+    for home in _homes(place):
+        try:
+            found |= _sources_of(Folder(home), [one.uid for one in derived if one.uid not in found])
+        except UserError as error:
+            notes.append(f"the sources are not shown: {error.line}")
+    missing = len(derived) - len(found)
+    if not missing:
+        return found, None
+    notes.append(f"{missing:,} of {len(derived):,} sources are not found: no run record here says where they are")
+    return found, notes[0]
+
+
+def _homes(place: str | Sequence[str]) -> list[str]:
+    """The outputs of ours that the documents of a place stand in."""
+    if not isinstance(place, str) or any(character in place for character in "*?["):
+        return []
+    told = read_virtual(place)
+    if told is None:
+        return [place] if is_output(place) else []
+    sources = told.get("sources", [told])
+    return [home for one in sources for corpus in one["corpus"] for home in _homes(corpus)]
+
+
+def _sources_of(folder: Folder, uids: Sequence[str]) -> dict[str, Document]:
+    """The sources of some documents of an output, by the documents' uids. Raises UserError where they are gone."""
+    record = current_run(folder)
     places = record.config.extent.get("corpus") if record else None
-    if not places:
-        return {}, "the sources are not looked up: no run record here says where they are"
-    try:
-        files = {file.path: file for file in corpus_files(places)}
-    except UserError as error:
-        return {}, f"the sources are not shown: {error.line}"
-    rows = _index_rows(folder, [one.uid for one in derived])
-    positions = _positions(folder)
+    rows = _index_rows(folder, uids) if places else []
+    if not rows:
+        return {}
+    files, positions = {file.path: file for file in corpus_files(places)}, _positions(folder)
     found: dict[str, Document] = {}
     for row in rows:
         file = files.get(row["source_path"])
@@ -98,9 +122,7 @@ def find_sources(place: str | Sequence[str], documents: Sequence[Document]) -> t
         source = next(iter(reading), None)
         if source is not None and not isinstance(source, RejectedRow) and source.uid == row["source_uid"]:
             found[row["uid"]] = source
-    missing = len(derived) - len(found)
-    note = f"{missing} of {len(derived)} sources are not where they were when they were derived from"
-    return found, note if missing else None
+    return found
 
 
 def _index_rows(folder: Folder, uids: Sequence[str]) -> list[dict]:

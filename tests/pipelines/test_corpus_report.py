@@ -11,6 +11,7 @@ from derivedata.cli import main
 from derivedata.errors import UserError
 from derivedata.pipelines.corpus_report import build_page, write_report
 from derivedata.pipelines.draw import draw
+from derivedata.pipelines.repeat_run import RepeatOptions, repeat_corpus
 from tests.pipelines.outputs import made, out  # noqa: F401
 from tests.report.test_page import Reader
 
@@ -109,3 +110,12 @@ def test_what_cannot_be_written_is_one_line(made, tmp_path):  # noqa: F811
         write_report(str(made / "in"), str(tmp_path / "no" / "page.html"))
     with pytest.raises(UserError):
         write_report(str(made / "in"), str(tmp_path))
+
+
+def test_documents_of_an_order_know_their_sources(out, tmp_path):  # noqa: F811
+    order = str(tmp_path / "order")
+    repeat_corpus(RepeatOptions(corpus=(str(out),), output=order, epochs=2, virtual=True, count_tokens=False))
+    drawing = draw(order, 8, seed=5)
+    assert drawing.note is None
+    for drawn in drawing.drawn:
+        assert drawn.source.uid == drawn.document.metadata["derivedata"]["source_uid"]

@@ -1,4 +1,4 @@
-"""The whole road on the sample corpus: repeat it, share it out, stop and go on, and train fifty steps."""
+"""The whole road: repeat and mix, share out, stop and go on, and train fifty steps."""
 
 from __future__ import annotations
 
@@ -10,10 +10,13 @@ import torch
 from torch.utils.data import DataLoader
 
 import derivedata
+from derivedata.cli import main
 from derivedata.corpus.sample import write_sample_corpus
+from derivedata.pipelines.count import count_tokens
 from derivedata.pipelines.repeat_run import RepeatOptions, repeat_corpus
 from derivedata.pipelines.tokenize import TokenizeOptions, tokenize_corpus
 from tests.pipelines.test_load import joined, tiny_llama
+from tests.pipelines.test_mix import made, mix, three, write_spec  # noqa: F401
 from tests.pipelines.test_tokenize import EOS
 
 LENGTH = 64
@@ -118,3 +121,47 @@ def test_tokens_of_an_order_are_those_of_its_documents(repeated, tmp_path, tiny_
     beforehand = derivedata.load_tokens(out, sequence_length=LENGTH)
     on_the_way = derivedata.load_tokens(repeated, sequence_length=LENGTH, tokenizer=str(tiny_model), eos=EOS)
     assert joined(beforehand) == joined(on_the_way)
+
+
+@pytest.fixture
+def mixture(made, tmp_path, tiny_model) -> str:  # noqa: F811
+    """Half fresh, a quarter repeated, a quarter FAQs; only an order."""
+    spec = write_spec(tmp_path / "spec", three(made, "virtual"), tokenizer=tiny_model)
+    mix(spec, tmp_path / "mix")
+    return str(tmp_path / "mix")
+
+
+def test_a_mix_is_shared_out_stopped_and_gone_on_with_like_any_corpus(mixture):
+    everything = [(row["mix_source"], row["text"]) for row in derivedata.load_mixture(mixture, streaming=True)]
+    assert {name for name, _ in everything} == {"web", "again", "faq"}
+    parts = []
+    for rank in range(2):
+        share = derivedata.load_mixture(mixture, streaming=True, rank=rank, world_size=2)
+        share = share.select_columns(["mix_source", "text"])
+        parts += [tuple(row.values()) for row in DataLoader(share, batch_size=None, num_workers=2)]
+    assert Counter(parts) == Counter(everything)
+    stopped = derivedata.load_mixture(mixture, streaming=True)
+    reading = iter(stopped)
+    for _ in range(len(everything) // 2):
+        next(reading)
+    again = derivedata.load_mixture(mixture, streaming=True)
+    again.load_state_dict(stopped.state_dict())
+    assert [(row["mix_source"], row["text"]) for row in again] == everything[len(everything) // 2 :]
+
+
+def test_the_tokens_of_a_mix_are_what_it_asks_for(mixture, tmp_path, tiny_model, capsys):
+    """Counted, tokenised on the way, or beforehand: the same tokens, half of them fresh."""
+    counts = count_tokens([mixture], str(tiny_model))
+    by_style = Counter()
+    for row in counts.frame.to_dicts():
+        by_style[row["style"]] += row["tokens"]
+    total = sum(by_style.values())
+    assert by_style["faq"] / total == pytest.approx(0.25, abs=0.03)
+    out = str(tmp_path / "tokens")
+    found = tokenize_corpus(TokenizeOptions(corpus=(mixture,), output=out, tokenizer=str(tiny_model), eos=EOS))
+    assert found.tokens - found.documents == total
+    on_the_way = derivedata.load_tokens(mixture, sequence_length=LENGTH, tokenizer=str(tiny_model), eos=EOS)
+    assert joined(derivedata.load_tokens(out, sequence_length=LENGTH)) == joined(on_the_way)
+    main(["report", mixture, "-o", str(tmp_path / "page.html")])
+    main(["sample", mixture, "-n", "3"])
+    assert "again" in (tmp_path / "page.html").read_text() and "3 of" in capsys.readouterr().err
