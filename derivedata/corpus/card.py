@@ -50,6 +50,8 @@ def features(fields: Mapping[str, Any] = DOCUMENT_FIELDS) -> list[dict[str, Any]
     for name, kind in fields.items():
         if isinstance(kind, Mapping):
             spelled.append({"name": name, "struct": features(kind)})
+        elif isinstance(kind, list):
+            spelled.append({"name": name, "list": features(kind[0])})
         else:
             spelled.append({"name": name, "dtype": kind})
     return spelled
