@@ -22,7 +22,7 @@ from derivedata.corpus.stream_mix import MixStream, open_mix, source_blocks, sou
 from derivedata.corpus.writer import ShardWriter
 from derivedata.pipelines.derived import _as_string as as_string
 from derivedata.pipelines.mix_documents import SourceDocuments
-from derivedata.pipelines.mix_spec import MixSpec
+from derivedata.pipelines.mix_plan import Population
 from derivedata.pipelines.repeat_splice import with_derivation
 from derivedata.store.books import Books
 from derivedata.store.ledger import Ledger
@@ -197,13 +197,12 @@ Files in path order are the order. `metadata.derivedata` names the source (`mix_
 
 
 def olmo_core_config(
-    spec: MixSpec, tokens: Sequence[int], *, requested: int, token_root: str, sequence_length: int, batch: int
+    populations: Sequence[Population], *, requested: int, token_root: str, sequence_length: int, batch: int
 ) -> str:
     """OLMo-core's SourceMixtureDatasetConfig of a mixture, as YAML.
 
     Args:
-        spec: the mixture.
-        tokens: what each source may give once, for comments.
+        populations: the sources, and what each may give.
         requested: tokens of the mix.
         token_root: where the token files of each source lie, in a folder of its name, unless it names its own.
         sequence_length, batch: in tokens; the batch must be a multiple of the length.
@@ -212,17 +211,15 @@ def olmo_core_config(
 
     listed = [
         {
-            "source_name": source.source_name,
-            "target_ratio": source.target_ratio,
-            "paths": list(source.token_paths) or [f"{token_root.rstrip('/')}/{source.source_name}/*.npy"],
-            "max_repetition_ratio": source.max_repetition_ratio,
-            "max_source_fraction": source.max_source_fraction,
+            "source_name": one.source.source_name,
+            "target_ratio": one.source.target_ratio,
+            "paths": list(one.source.token_paths) or [f"{token_root.rstrip('/')}/{one.source.source_name}/*.npy"],
+            "max_repetition_ratio": float(max(1, one.most)),
+            "max_source_fraction": one.source.max_source_fraction,
         }
-        for source in spec.sources
+        for one in populations
     ]
-    told = "\n".join(
-        f"# {source.source_name}: {count:,} tokens" for source, count in zip(spec.sources, tokens, strict=True)
-    )
+    told = "\n".join(f"# {one.source.source_name}: {one.tokens:,} tokens of text" for one in populations)
     content = {
         "source_list": {"sources": listed},
         "requested_tokens": requested,

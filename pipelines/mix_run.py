@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from derivedata.corpus.blocks import Blocks, is_output, open_blocks
-from derivedata.corpus.files import corpus_files
+from derivedata.corpus.files import corpus_files, is_virtual
 from derivedata.corpus.stream import BlockStream
 from derivedata.corpus.stream_mix import (
     MixStream,
@@ -154,7 +154,8 @@ class _Run:
         check_output(self.folder, JOB, inputs)
         self.counts, self.tokenizer = self._token_counts()
         with Lease(self.folder, self.run_id):
-            if self.options.restart:
+            # A mixture that was refused left counts and nothing else: the next try is free to be another one.
+            if self.options.restart or not (is_virtual(self.options.output) or Ledger(self.folder).committed_names()):
                 clear(self.folder)
             config = self._config()
             with recorded(self.folder, config, self.run_id):

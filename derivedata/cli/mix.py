@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 
 import click
 
@@ -70,10 +69,9 @@ def mix(
     )
     if export:
         config = olmo_core_config(
-            mixture.spec,
-            [portion.share.population.tokens for portion in mixture.portions],
+            [portion.share.population for portion in mixture.portions],
             requested=mixture.tokens,
-            token_root=token_root or str(Path(output) / "tokens"),
+            token_root=token_root or Folder(output).url_of("tokens"),
             sequence_length=sequence_length,
             batch=batch,
         )

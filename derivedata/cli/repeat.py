@@ -93,10 +93,19 @@ def lines(outcome) -> list[str]:
         text_table(rows[: 1 + (outcome.total_documents > first)], ["strategy", "epochs", "documents", "tokens"]),
         f"{whole} epochs{partial} of {outcome.documents:,} documents"
         + (f", counted with {outcome.tokenizer}" if outcome.tokenizer else "; tokens not counted"),
-        f"order: {mixing.windows:,} windows of {mixing.blocks:,} blocks; neighbours come from one block in "
-        f"{mixing.neighbours:.1%} of cases (after a full shuffle {mixing.ideal:.1%}); of two documents in one window "
-        f"{mixing.together:.0%} meet again in the next epoch",
+        _mixing(mixing),
     ]
     if outcome.copied:
         found.append(f"{outcome.copied} shards can't be read from the middle: a framed copy of each is in plan/blocks")
     return found
+
+
+def _mixing(mixing) -> str:
+    """How well the order mixes, as text."""
+    if mixing.windows == 1:
+        return f"order: one window of {mixing.blocks:,} blocks, so each epoch is a full shuffle"
+    return (
+        f"order: {mixing.windows:,} windows of {mixing.blocks:,} blocks; neighbours come from one block in "
+        f"{mixing.neighbours:.1%} of cases (after a full shuffle {mixing.ideal:.1%}); of two documents in one window "
+        f"{mixing.together:.0%} meet again in the next epoch"
+    )

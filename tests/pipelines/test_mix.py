@@ -18,6 +18,7 @@ from derivedata.pipelines.mix_spec import MixSource, read_spec
 from derivedata.pipelines.repeat_run import RepeatOptions, repeat_corpus
 from derivedata.pipelines.run import paraphrase_corpus
 from derivedata.pipelines.verify import verify_corpus
+from derivedata.store.ledger import Ledger
 from derivedata.store.manifest import Manifest
 from tests.fake_server import FakeServer
 from tests.pipelines.fakes import MODEL, job, serve_at
@@ -192,6 +193,30 @@ def test_a_style_that_is_not_there_names_those_that_are(made, tmp_path, tiny_mod
 def test_more_than_repetition_allows_is_refused_with_the_numbers(made, tmp_path, tiny_model):
     with pytest.raises(UserError, match=r"source \w+: needs [\d,]+ tokens \(0\.\d+ of 900,000\), and may give [\d,]+"):
         mix(write_spec(tmp_path, three(made), tiny_model, requested_tokens=900_000), tmp_path / "out")
+    # Nothing was made, so a smaller one needs no --restart.
+    assert mix(write_spec(tmp_path, three(made), tiny_model, requested_tokens=4000), tmp_path / "out").tokens == 4000
+
+
+def test_a_killed_mix_goes_on_where_it_was(made, tmp_path, tiny_model, monkeypatch):
+    spec = write_spec(tmp_path, three(made), tiny_model, requested_tokens=8000)
+    mix(spec, tmp_path / "whole", materialize=True)
+    commit, left = Ledger.commit, []
+
+    def die(self, unit, part, decision=None):
+        # The second shard is there and its part of the manifest is not: as after a kill between the two.
+        if left:
+            self._create_shard(part.shards[0])
+            raise KeyboardInterrupt
+        left.append(unit)
+        return commit(self, unit, part, decision)
+
+    monkeypatch.setattr(Ledger, "commit", die)
+    with pytest.raises(KeyboardInterrupt):
+        mix(spec, tmp_path / "out", materialize=True)
+    monkeypatch.setattr(Ledger, "commit", commit)
+    mix(spec, tmp_path / "out", materialize=True)
+    assert left and order(tmp_path / "out") == order(tmp_path / "whole")
+    assert verify_corpus(str(tmp_path / "out"), count_tokens=False).problems == []
 
 
 def test_fresh_and_derived_documents_in_one_source_are_refused(made, tmp_path, tiny_model):
@@ -234,8 +259,9 @@ def test_the_arithmetic_is_that_of_olmo_core():
 
 
 def test_olmo_core_gets_its_own_words(made, tmp_path):
-    spec = read_spec(write_spec(tmp_path, three(made), requested_tokens="1M"))
-    text = olmo_core_config(spec, [5, 6, 7], requested=1_000_000, token_root="tokens", sequence_length=512, batch=1024)
+    sources = read_spec(write_spec(tmp_path, three(made), requested_tokens="1M")).sources
+    populations = [Population(source=one, documents=1, tokens=5, most=one.max_repetition_ratio) for one in sources]
+    text = olmo_core_config(populations, requested=1_000_000, token_root="tokens", sequence_length=512, batch=1024)
     told = yaml.safe_load(text)
     assert set(told) == {"source_list", "requested_tokens", "global_batch_size", "processes"}
     assert told["source_list"]["sources"][1] == {

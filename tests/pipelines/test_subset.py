@@ -11,6 +11,7 @@ from derivedata.errors import UserError
 from derivedata.generation.tokenizer import load_tokenizer
 from derivedata.pipelines.repeat_run import RepeatOptions, repeat_corpus
 from derivedata.pipelines.run import paraphrase_corpus
+from derivedata.pipelines.subset import CountKeys
 from derivedata.pipelines.subset_run import SubsetOptions, name_of, take_subsets
 from derivedata.pipelines.verify import verify_corpus
 from tests.fake_server import FakeServer
@@ -71,6 +72,29 @@ def test_the_tasks_change_nothing(plain, tmp_path, tiny_model):
     one, _ = take_subsets(options(plain, tmp_path / "a", tiny_model, (5_000,)))
     two, _ = take_subsets(options(plain, tmp_path / "b", tiny_model, (5_000,), tasks=3, workers=1))
     assert uids(one[0].folder) == uids(two[0].folder)
+
+
+def test_a_killed_count_goes_on_with_the_file_it_was_at(plain, tmp_path, tiny_model, monkeypatch):
+    whole, _ = take_subsets(options(plain, tmp_path / "whole", tiny_model, (5_000,)))
+    count, counted = CountKeys._count, []
+
+    def die(self, file):
+        if len(counted) == 1:
+            raise KeyboardInterrupt
+        counted.append(file.path)
+        return count(self, file)
+
+    monkeypatch.setattr(CountKeys, "_count", die)
+    with pytest.raises(KeyboardInterrupt):
+        take_subsets(options(plain, tmp_path / "out", tiny_model, (5_000,)))
+
+    def again(self, file):
+        assert file.path not in counted or self.selection.low
+        return count(self, file)
+
+    monkeypatch.setattr(CountKeys, "_count", again)
+    taken, _ = take_subsets(options(plain, tmp_path / "out", tiny_model, (5_000,)))
+    assert uids(taken[0].folder) == uids(whole[0].folder)
 
 
 def test_the_impossible_is_refused_with_the_numbers(plain, tmp_path, tiny_model):
