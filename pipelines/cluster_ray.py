@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
 from typing import Any
 
 from derivedata.errors import UserError
@@ -21,49 +19,44 @@ def run_on_ray(step: JobStep, cluster: Cluster, place: str, at_once: int) -> Non
     Raises:
         UserError: Ray is not there, or no node of it can ever give what a job asks for.
     """
-    with _ray(cluster.ray_address) as ray:
-        _check_resources(ray, cluster)
-        from datatrove.executor.ray import RayPipelineExecutor
+    ray = _ray(cluster.ray_address)
+    _check_resources(ray, cluster)
+    from datatrove.executor.ray import RayPipelineExecutor
 
-        executor = RayPipelineExecutor(
-            [step],
-            tasks=step.jobs,
-            workers=at_once,
-            logging_dir=f"{place}/jobs",
-            skip_completed=False,
-            cpus_per_task=cluster.cpus,
-            # Ray reserves it; what is not asked for would pend where it is not there.
-            mem_per_cpu_gb=(cluster.memory_gb or 0.0) / cluster.cpus,
-            gpus_per_task=cluster.gpus,
-        )
-        executor.run()
+    executor = RayPipelineExecutor(
+        [step],
+        tasks=step.jobs,
+        workers=at_once,
+        logging_dir=f"{place}/jobs",
+        skip_completed=False,
+        cpus_per_task=cluster.cpus,
+        # Ray reserves it; what is not asked for would pend where it is not there.
+        mem_per_cpu_gb=(cluster.memory_gb or 0.0) / cluster.cpus,
+        gpus_per_task=cluster.gpus,
+    )
+    executor.run()
 
 
-@contextlib.contextmanager
-def _ray(address: str | None) -> Iterator[Any]:
-    """The module, connected."""
+def _ray(address: str | None) -> Any:
+    """The module, connected; it stays so until this process ends, since a start takes seconds and a job has passes."""
     try:
         import ray
     except ImportError:
         raise UserError("Ray is not installed", remedy="uv pip install 'ray[default]'") from None
     if ray.is_initialized():
-        yield ray  # the caller's
-        return
-    quiet = {"log_to_driver": False, "logging_level": "ERROR", "include_dashboard": None}
+        return ray
+    quiet = {"log_to_driver": False, "logging_level": "ERROR"}
     try:
         if address:
-            ray.init(address=address, log_to_driver=False, logging_level="ERROR")
+            ray.init(address=address, **quiet)
         else:
-            quiet["include_dashboard"] = False
-            ray.init(num_cpus=len(hardware.usable_cores()), object_store_memory=STORE, **quiet)
+            cores = len(hardware.usable_cores())
+            ray.init(num_cpus=cores, object_store_memory=STORE, include_dashboard=False, **quiet)
     except (ConnectionError, ValueError, RuntimeError, OSError) as error:
         what = "no Ray answers" if address else "Ray does not start"
         told = str(error).strip().split("\n")[0]
         raise UserError(what, where=address, value=told, remedy="see `ray status`") from None
-    try:
-        yield ray
-    finally:
-        ray.shutdown()
+    return ray
 
 
 def _check_resources(ray: Any, cluster: Cluster) -> None:

@@ -6,6 +6,7 @@ import json
 import shlex
 import sys
 import time
+from pathlib import Path
 
 import click
 
@@ -58,8 +59,15 @@ def lines(seen) -> list[str]:
     for failure in seen.failures:
         told.append(f"  failed     task {failure['rank']} of {failure['step']}: {failure['error']}")
     if seen.state in ("killed", "failed", "stopped"):
-        told.append(f"  go on      {shlex.join(seen.command)}")
+        told.append(f"  go on      {_again(seen.command)}")
     return [printable(line) for line in told]
+
+
+def _again(command: list[str]) -> str:
+    """The command that goes on, as a person types it."""
+    if command and Path(command[0]).name in ("derivedata", "__main__.py"):
+        return shlex.join(["derivedata", *command[1:]])
+    return "run the same command again"
 
 
 def _rank(one, clock) -> str:

@@ -19,7 +19,7 @@ install() {
 configure() {
     mkdir -p "$place/state" "$place/spool"
     local host cores memory
-    host=$(hostname -s) cores=$(nproc) memory=$(awk '/MemTotal/ {print int($2 / 1024 * 0.9)}' /proc/meminfo)
+    host=$(hostname -s) cores=$(nproc --all) memory=$(awk '/MemTotal/ {print int($2 / 1024 * 0.9)}' /proc/meminfo)
     cat > "$SLURM_CONF" <<CONF
 ClusterName=one
 SlurmctldHost=$host(127.0.0.1)
@@ -49,6 +49,10 @@ CONF
 }
 
 start() {
+    if scontrol ping 2>/dev/null | grep -q UP; then
+        echo "slurm is up already"
+        return
+    fi
     configure
     mkdir -p /run/munge /var/log/munge /var/lib/munge
     chown munge:munge /run/munge /var/log/munge /var/lib/munge

@@ -277,3 +277,12 @@ def test_a_measurement_is_mended(measured, tmp_path, fault):
     ]
     assert rollouts[0].equals(rollouts[1])
     assert Manifest(out).books() == Manifest(place / which).books()
+
+
+def test_an_output_made_behind_an_endpoint_is_mended_through_it(source, engine, tiny_model, tmp_path):
+    options = {"styles": ("faq",), "endpoints": (engine.endpoint.url,), "tokenizer": str(tiny_model)}
+    paraphrase_corpus(job(source, tmp_path / "out", MODEL, **options))
+    good = texts(tmp_path / "out")
+    delete("documents/*/*")(tmp_path / "out")
+    repaired = repair_corpus(str(tmp_path / "out"))
+    assert repaired.asked > 0 and repaired.verified.problems == [] and texts(tmp_path / "out") == good
