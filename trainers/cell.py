@@ -186,17 +186,23 @@ class _Trunk:
             longest = max(found, key=lambda each: each[2])[0]
             course = Course(self.learner, self.layout.chain(longest), self.layout.batch)
             curve = self._go_back(course, strategy, found[0][1].fork)
+            behind = None
             for run, schedule, blocks in found:
+                here = self._path(schedule.fork, strategy)
                 try:
                     self._advance(course, strategy, schedule, blocks)
                     curve = self._keep(course, strategy, curve)
+                    # Nothing leaves the trunk there any more, unless it is where other strategies begin.
+                    if behind not in (None, here) and not Path(behind).name.startswith(SHARED):
+                        self.folder.remove(behind)
+                    behind = here
                 except Diverged as error:
                     # What is longer diverges at the same step.
                     for lost, *_ in found[found.index((run, schedule, blocks)) :]:
                         self._write(lost, course, None, curve, schedule, str(error))
                     break
                 self._branch(course, run, schedule, blocks, curve)
-                course.restore(load_state(self.folder.read(self._path(schedule.fork, strategy))))
+                course.restore(load_state(self.folder.read(here)))
         self.folder.remove_tree(self.room)
 
     def _advance(self, course: Course, strategy: str, schedule: Schedule, blocks: int) -> None:

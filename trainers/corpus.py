@@ -28,6 +28,10 @@ if TYPE_CHECKING:
     Corpus = DocumentStream | Shards
 
 
+# Where a mix or repeat that was written out keeps the derivation that its copy of a derived document had.
+BEFORE = "source_derivation"
+
+
 def open_corpus(place: str | Sequence[str], seed: int | None = None, style: str | None = None) -> Corpus:
     """The documents of a corpus, an output, a subset, a repeat, a mix or token shards, in order.
 
@@ -87,20 +91,25 @@ def entries(corpus: Corpus, tokenizer: TextTokenizer) -> Iterator[Entry]:
 
 
 def _entry(document: Document, origin: Origin, ids: np.ndarray | None) -> Entry:
-    derivation = (document.metadata or {}).get("derivedata")
-    derivation = derivation if isinstance(derivation, dict) else {}
+    nearest, before = (_derivation(document, name) for name in ("derivedata", BEFORE))
     # A repeat is a fresh document in a later epoch, whether the copy was written out or not.
     strategy = FRESH if origin.strategy == REPEAT else origin.strategy
-    parent, rewrite = derivation.get("source_uid"), derivation.get("rewrite")
+    parent = before.get("source_uid") or nearest.get("source_uid")
+    rewrite = before.get("rewrite", nearest.get("rewrite"))
     return Entry(
         uid=document.uid,
         text=document.text,
-        label=Label(strategy, origin.style, origin.source or document.source),
+        label=Label(strategy, origin.style, origin.source or nearest.get("mix_source") or document.source),
         epoch=origin.epoch,
         parent=parent if isinstance(parent, str) else document.uid,
         rewrite=rewrite if isinstance(rewrite, int) else 0,
         ids=ids,
     )
+
+
+def _derivation(document: Document, name: str) -> dict:
+    found = (document.metadata or {}).get(name)
+    return found if isinstance(found, dict) else {}
 
 
 def is_held_out(entry: Entry, share: float, seed: int) -> bool:

@@ -6,6 +6,7 @@ held-out/ (token stores), metrics.jsonl, checkpoints/, and when it is done model
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import time
@@ -14,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from derivedata.errors import UserError
 from derivedata.scaling.law import Law
 from derivedata.store.fingerprint import RunConfig
 from derivedata.store.paths import Folder, Missing
@@ -90,16 +92,16 @@ def _train(options: TrainOptions, law: Law, ranks: Ranks, narrator: Any) -> dict
     learner = Learner(model, options.recipe, ranks, compile=options.compile)
     course = Course(learner, Packed(plan.trained, options.length), plan.batch)
     run = _Run(options, plan, law, course, folder, narrator)
-    status = "failed"
     try:
         summary = run.train()
-        status = "done"
-    except KeyboardInterrupt:
-        status = "stopped"
+    except (KeyboardInterrupt, UserError) as error:
+        if ranks.is_first:
+            # What stopped the run may keep this from being written too: the run's own error is the one to tell.
+            with contextlib.suppress(UserError):
+                save_run(folder, record.finished("stopped" if isinstance(error, KeyboardInterrupt) else "failed"))
         raise
-    finally:
-        if ranks.is_first and status != "failed":
-            save_run(folder, record.finished(status))
+    if ranks.is_first:
+        save_run(folder, record.finished())
     return summary
 
 
@@ -125,13 +127,13 @@ class _Run:
         if self.ranks.is_first:
             self.metrics.rewind(self.course.step if state is not None else -1)
         reporter = self._reporter()
-        began, first = time.perf_counter(), self.course.step
+        began, first = time.perf_counter(), self.course.seen.tokens
         with self._between_steps(), self.narrator.track(f"training {self.options.size.name}", self._look):
             self._steps(reporter)
         seconds = time.perf_counter() - began
         if self.scores is None:
             self.scores = self.held_out.score(self.course.learner)
-        summary = self._summary(seconds, (self.course.step - first) * self.plan.batch * self.options.length)
+        summary = self._summary(seconds, self.course.seen.tokens - first)
         if self.ranks.is_first:
             self._save_model()
             self.metrics.settle()

@@ -14,7 +14,7 @@ import numpy as np
 import polars as pl
 
 from derivedata.report.charts import Axis, Curve, Points, Words, lines
-from derivedata.report.style import Picture
+from derivedata.report.style import Picture, colour
 from derivedata.scaling.diagnostics import noise
 from derivedata.scaling.ensemble import Ensemble
 from derivedata.scaling.fitted import Fit
@@ -87,14 +87,18 @@ def figures(runs: Path, fit: Path) -> list[Picture]:
     for column, title in (("eta", "eta"), ("loss", "held-out loss, nats a byte")):
         curves, points = [], []
         kinds = sorted({(key[1], key[2]) for key in groups if key[0] == smallest})
+        shades = {fresh: colour(i) for i, fresh in enumerate(sorted({fresh for fresh, _ in kinds}))}
         for fresh, strategy in kinds:
             mine = [group for key, group in groups.items() if key[:3] == (smallest, fresh, strategy)]
+            if len(mine) < 2:  # a single point is in the table
+                continue
             mine.sort(key=lambda group: group[0]["x"])
             x = np.array([group[0]["x"] for group in mine])
             means, halves = zip(*(interval(row[column] for row in group) for group in mine), strict=True)
-            name = f"{strategy}, D {fresh:,}"
-            curves.append(Curve(name=name, x=x, y=np.array(means), dashed=strategy != "repeat"))
-            points.append(Points(name="", x=x, y=np.array(means), error=np.array([half or 0.0 for half in halves])))
+            name, own = f"{strategy}, D {fresh:,}", shades[fresh]
+            curves.append(Curve(name=name, x=x, y=np.array(means), dashed=strategy != "repeat", colour=own))
+            error = np.array([half or 0.0 for half in halves])
+            points.append(Points(name="", x=x, y=np.array(means), error=error, colour=own))
         caption = f"{smallest} parameters; bars are 95% intervals over seeds. Dashed: paraphrases."
         words = Words(name=f"study-{column}", title=f"{title} over x = D'/D", caption=caption)
         found.append(lines(words, Axis(label="x = D'/D", log=True), Axis(label=title), curves=curves, points=points))

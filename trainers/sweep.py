@@ -155,7 +155,7 @@ def _settings(
         )
     if options.eval_data:
         held_out = separate_store(
-            place / "held-out", open_corpus(options.eval_data), tokenizer, tokens=options.eval_tokens
+            place / "held-out", open_corpus(options.eval_data, 0), tokenizer, tokens=options.eval_tokens
         )
     else:
         held_out = held_out_store(

@@ -9,6 +9,7 @@ from derivedata.cli.lazy import LazyGroup
 COMMANDS: dict[str, str] = {
     "lm": "derivedata.cli.train_lm:lm",
     "rl": "derivedata.cli.train_rl:rl",
+    "score": "derivedata.cli.train_score:score",
     "sizes": "derivedata.cli.train_lm:sizes",
 }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
 from derivedata.cli.quantity import Quantity
@@ -82,8 +84,11 @@ def lm(*, data, eval_data, size, law, lr, weight_decay, micro_batch, z_loss, cli
         holdout=None if holdout is None else read_share(holdout, "--holdout"),
         **options,
     )
-    for line in lines(train_lm(settings, read_ensemble(law).law, Narrator())):
-        click.echo(line)
+    summary = train_lm(settings, read_ensemble(law).law, Narrator())
+    # Under torchrun every process comes here.
+    if os.environ.get("RANK", "0") == "0":
+        for line in lines(summary):
+            click.echo(line)
 
 
 def read_size(text: str):

@@ -6,6 +6,8 @@ import os
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import ClassVar
 
 import pytest
 
@@ -177,6 +179,39 @@ def test_reports_go_where_they_are_asked_to(options, monkeypatch):
         train_lm(replace(options, report_to="wandb", tokens=1_000), LAW)
 
 
+def test_rows_and_nested_numbers_reach_weights_and_biases(options, monkeypatch):
+    class Run:
+        rows: ClassVar[list] = []
+
+        def log(self, row, step):
+            self.rows.append((step, row))
+
+        def finish(self):
+            self.rows.append("finished")
+
+    import transformers.models.olmo3.modeling_olmo3  # noqa: F401  looks for a real wandb, once
+
+    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=lambda **about: Run()))
+    train_lm(replace(options, report_to="wandb"), LAW)
+    step, row = Run.rows[0]
+    assert step == 2 and row["loss"] > 0 and row["fresh_tokens"] > 0
+    assert any("by_strategy/paraphrase" in row for _, row in Run.rows[:-1])
+    assert Run.rows[-1] == "finished"
+
+
+def test_a_killed_run_on_object_storage_goes_on_to_the_same_curve(options, monkeypatch):
+    whole = replace(options, tokens=6_000)
+    train_lm(whole, LAW)
+    away = replace(whole, output="memory://somewhere/run", checkpoint_minutes=0.0)
+    restore = dies_at(monkeypatch, 7)
+    with pytest.raises(SystemExit):
+        train_lm(away, LAW)
+    restore()
+    train_lm(away, LAW)
+    assert metrics(away) == metrics(whole)
+    assert Folder(away.output).exists("model/config.json")
+
+
 @pytest.mark.slow
 def test_two_processes_train_as_one_does(options, tmp_path):
     one = replace(options, size=LADDER[".044M"], tokens=6000, batch_tokens=1280, log_every=1, device="cpu")
@@ -197,7 +232,10 @@ def test_two_processes_train_as_one_does(options, tmp_path):
     arguments += [word for place in options.data for word in ("--data", place)]
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "29611"]
     command = [*torchrun, "-m", "derivedata.trainers.pretrain", *arguments]
-    subprocess.run(command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True)
+    ended = subprocess.run(
+        command, check=True, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True, text=True
+    )
+    assert ended.stdout.count("held-out loss") == 1
     one, two = metrics(one), metrics(replace(options, output=str(tmp_path / "two")))
     assert [row["step"] for row in two] == [row["step"] for row in one]
     assert [row["loss"] for row in two] == pytest.approx([row["loss"] for row in one], rel=1e-4)

@@ -3,14 +3,16 @@
 import sys
 from types import ModuleType, SimpleNamespace
 
+import numpy as np
 import polars as pl
 import pytest
 
 from derivedata.errors import UserError
 from derivedata.trainers.corpus import open_corpus, training_store
 from derivedata.trainers.design_table import read_design
+from derivedata.trainers.ladder import LADDER
 from derivedata.trainers.passes import Passes
-from derivedata.trainers.study import best_rates, main_design, write_design
+from derivedata.trainers.study import answer, best_rates, forecast, main_design, write_design
 from derivedata.trainers.study_tables import interval
 from derivedata.trainers.study_text import read_version, write_corpora
 from derivedata.trainers.vocabulary import ByteTokenizer
@@ -78,3 +80,30 @@ def test_the_rate_of_a_size_is_the_one_with_the_lowest_mean_loss(tmp_path):
 def test_an_interval_over_seeds_is_students():
     assert interval([1.0, 2.0, 3.0]) == (2.0, pytest.approx(4.303 / 3**0.5))
     assert interval([1.5]) == (1.5, None)
+
+
+@pytest.mark.slow
+def test_finished_runs_become_a_page_of_results(tmp_path):
+    rng = np.random.default_rng(0)
+    rows = []
+    for row in main_design():
+        N, D, x = LADDER[row.size].nominal, row.fresh, row.x
+        eta = {"repeat": 0.8, "paraphrase": 0.9, "one-version": 0.85}.get(row.strategy, 1.0)
+        loss = (0.9 + 40 / N**0.35 + 1800 / (D * (1 + eta * x)) ** 0.6) * np.exp(0.004 * rng.standard_normal())
+        rows.append(
+            {
+                "size": row.size, "n_params": N, "asked_fresh_tokens": D, "fresh_tokens": D, "derived_tokens": D * x,
+                "x": float(x), "strategy": row.strategy, "passes": int(x), "seed": row.seed, "loss": loss,
+            }
+        )  # fmt: skip
+    (tmp_path / "runs").mkdir()
+    pl.DataFrame(rows).write_parquet(tmp_path / "runs" / "runs.parquet")
+    forecast(tmp_path)
+    answer(tmp_path, {".044M": 0.01})
+    told = (tmp_path / "results.md").read_text()
+    line = next(line for line in told.splitlines() if line.startswith("| .044M | 88,000 | repeat | 1.00 | 3 |"))
+    low, high = (float(part) for part in line.split("|")[8].split(" to "))
+    assert low - 0.1 < 0.8 < high + 0.1 and high - low < 0.5
+    assert "Runs that differ in their seed alone scatter by 0." in told
+    assert "## Calibrated against the published law: repeat" in told
+    assert (tmp_path / "figures" / "study-eta.png").stat().st_size > 10_000
