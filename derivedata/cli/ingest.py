@@ -104,10 +104,23 @@ def _split(options: dict) -> tuple[dict, dict]:
 
 
 def tell(ingested) -> None:
-    """Print what an ingestion left: documents, tokens and bytes, rejects by reason, the books."""
-    from derivedata.cli.query import _told
+    """Print what an ingestion left: documents, tokens and bytes, and the books with rejects by reason."""
+    from derivedata.cli.render import text_table
 
-    click.echo("\n".join(_told(ingested.summary)))
+    styles = ingested.summary.styles.to_dicts()
+    columns = ["strategy", "style", "documents", "tokens", "bytes"]
+    if all(row["style"] is None for row in styles):
+        columns.remove("style")
+    click.echo(text_table(styles, columns))
+    for stage, told in (("input", "rows {:,} = {}"), ("generation", "generations {:,} = {}")):
+        if (books := ingested.summary.books.get(stage)) is None:
+            continue
+        accepted = "documents" if stage == "generation" or len(ingested.summary.books) == 1 else "read"
+        parts = [f"{accepted} {books.accepted:,}"]
+        if books.rejected:
+            reasons = ", ".join(f"{reason} {count:,}" for reason, count in books.rejected.items())
+            parts.append(f"rejected {sum(books.rejected.values()):,} ({reasons})")
+        click.echo(told.format(books.planned, " + ".join(parts)))
     if ingested.attributes is not None:
         joined, missing, left = ingested.attributes
         click.echo(f"attributes: {joined:,} documents got some; {missing:,} had no row; {left:,} rows had no document")
