@@ -5,7 +5,6 @@ A command that is killed goes on with the shards that are missing; the step that
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from derivedata.corpus.stream import DocumentStream, open_stream
+from derivedata.corpus.stream_virtual import absolute
 from derivedata.corpus.token_files import SUFFIXES
 from derivedata.errors import UserError
 from derivedata.generation.model import resolve_tokenizer
@@ -168,7 +168,7 @@ def _config(options: TokenizeOptions, stream: DocumentStream, tokenizer: Tokeniz
         },
         extent={
             # Not "corpus": a mix has no files of its own in which documents could be looked up.
-            "of": [place if "://" in place else os.path.abspath(place) for place in options.corpus],
+            "of": absolute(options.corpus),
             "style": options.style,
         },
         execution={"tokenizer_folder": named.folder, "tasks": options.tasks, "workers": options.workers},

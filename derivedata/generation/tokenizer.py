@@ -6,6 +6,7 @@ import hashlib
 import json
 import re
 import secrets
+from array import array
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -66,13 +67,13 @@ class Tokenizer:
     def encode_joined(self, texts: Sequence[str], end: int) -> tuple[np.ndarray, list[int]]:
         """Ids of many texts from outside in one array of uint32, each text followed by the id `end`; and where each
         ends in it, `end` included."""
-        ids: list[int] = []
-        ends = []
+        # An array of the standard library takes a list of ids in a third of the time that numpy needs.
+        ids, ends = array("I"), []
         for encoding in self._literal.encode_batch_fast([_encodable(text) for text in texts], add_special_tokens=False):
-            ids += encoding.ids
+            ids.extend(encoding.ids)
             ids.append(end)
             ends.append(len(ids))
-        joined = np.array(ids, np.uint32)
+        joined = np.frombuffer(ids, np.dtype(f"u{ids.itemsize}"))
         is_control = np.zeros(max(self.largest_id, end) + 1, bool)
         is_control[list(self._control_ids)] = True
         if int(is_control[joined].sum()) != (len(texts) if is_control[end] else 0):

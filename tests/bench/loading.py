@@ -230,7 +230,7 @@ def main(argv: list[str] | None = None) -> None:
                 elif part == "resume":
                     bench_resume(folder, options.documents)
                 elif part == "tokenize":
-                    bench_tokenize(folder, options.documents // 2, options.rounds, tokenizer)
+                    bench_tokenize(folder, options.documents, options.rounds, tokenizer)
                 else:
                     bench_memory(folder, max(options.documents // 10, 1_000))
 
