@@ -15,7 +15,7 @@ from pathlib import Path
 
 from tests.bench.manifest_scale import part_of, timed, write_parts
 
-COUNTED = ("create", "create_from", "replace", "read", "open", "exists", "list", "remove", "remove_tree", "remove_many")
+COUNTED = ("create", "create_from", "replace", "read", "open", "exists", "names", "remove", "remove_tree")
 
 
 def main() -> None:
