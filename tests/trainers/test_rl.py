@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 
 import pytest
 from click.testing import CliRunner
@@ -109,8 +110,19 @@ def test_a_killed_run_goes_on_and_counts_no_rollout_twice(model, problems, tmp_p
 
 @pytest.mark.slow
 @pytest.mark.parametrize("k", [0, 8])
-def test_every_rollout_tells_the_policy_that_made_it(model, problems, tmp_path, k):
+def test_every_rollout_tells_the_policy_that_made_it(model, problems, tmp_path, k, monkeypatch):
+    from derivedata.trainers.rl_hooks import RecipeGRPOTrainer
+
     run = tmp_path / "run"
+    trained = []
+    loss = RecipeGRPOTrainer.compute_loss
+
+    def watched(self, model, inputs, *args, **named):
+        if self.model.training:
+            trained.append(Counter(map(tuple, inputs["prompt_ids"].tolist())))
+        return loss(self, model, inputs, *args, **named)
+
+    monkeypatch.setattr(RecipeGRPOTrainer, "compute_loss", watched)
     given = {"recipe": "scalerl", "staleness": k, "iterations": 18, "thinking_tokens": 0, "eval_every": 18}
     done = train_rl(
         options(model, problems, run, **given), reward=lambda **columns: [2 * r - 1 for r in parity(**columns)]
@@ -118,7 +130,8 @@ def test_every_rollout_tells_the_policy_that_made_it(model, problems, tmp_path, 
     rows = lines(run, "problems")
     policies = {row["step"]: row["policy"] for row in rows}
     assert policies == {step: (step - 1) // (k + 1) * (k + 1) for step in range(1, 19)}
-    # Each step has its own two problems, and the counts are those of the reward.
+    # Each step is trained on whole groups of its own two problems, and the counts are those of the reward.
+    assert [sorted(counts.values()) for counts in trained] == [[4, 4]] * 18
     assert all(len({row["problem"] for row in rows if row["step"] == step}) == 2 for step in policies)
     steps = lines(run, "steps")
     for row in steps:
