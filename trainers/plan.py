@@ -120,7 +120,8 @@ def make_plan(options: TrainOptions, folder: Folder, ranks: Ranks, narrator: Any
 def _stores(
     options: TrainOptions, place: Path, corpus: DocumentStream | Shards, tokenizer: TextTokenizer
 ) -> tuple[TokenStore, TokenStore]:
-    share, seed = options.holdout or 0.0, options.seed
+    # Held out are the same documents whatever the seed, so that seeds are compared on the same text.
+    share, seed = options.holdout or 0.0, 0
     # One block more than asked for: documents end where they end, and whole blocks are counted.
     need = None if options.tokens is None else options.tokens + options.length
     trained = training_store(place / "tokens", corpus, tokenizer, share=share, seed=seed, need=need)
@@ -130,7 +131,12 @@ def _stores(
         )
     else:
         held_out = held_out_store(
-            place / "held-out", corpus, tokenizer, share=share, seed=seed, tokens=options.eval_tokens
+            place / "held-out",
+            open_corpus(options.data, seed),
+            tokenizer,
+            share=share,
+            seed=seed,
+            tokens=options.eval_tokens,
         )
     return trained, held_out
 

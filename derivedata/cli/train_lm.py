@@ -52,7 +52,7 @@ def learning_options(command):
 @click.option("--keep", type=click.IntRange(1), default=2, show_default=True, help="Checkpoints that stay.")
 @click.option("--log-every", type=click.IntRange(1), default=10, show_default=True, help="Steps between log lines.")
 @click.option("--report-to", type=click.Choice(["none", "wandb", "tensorboard"]), default="none", show_default=True)
-@click.option("--seed", type=int, default=0, show_default=True, help="Of weights, order, held-out documents.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Of weights and order.")
 @click.option("--restart", is_flag=True, help="Throw away what OUTPUT holds and start over.")
 def lm(*, data, eval_data, size, law, lr, weight_decay, micro_batch, z_loss, clip, precision, decay, holdout, vocab,
        **options):  # fmt: skip

@@ -20,6 +20,7 @@ from derivedata.trainers.learner import Learner
 from derivedata.trainers.options import TrainOptions
 from derivedata.trainers.pretrain import Quiet, train_lm
 from derivedata.trainers.summary import lines
+from derivedata.trainers.tokens import open_store
 from tests.tiny_model import write_tiny_model
 from tests.trainers.corpora import TINY, write_fresh, write_rewrites
 
@@ -126,6 +127,16 @@ def test_without_held_out_text_there_is_no_run(options):
         replace(options, holdout=None)
     with pytest.raises(UserError, match="no fresh document falls into it"):
         train_lm(replace(options, holdout=1e-6), LAW)
+
+
+def test_runs_of_two_seeds_are_compared_on_the_same_text(options):
+    first, second = (
+        train_lm(replace(options, seed=n, output=f"{options.output}-{n}", tokens=1_000), LAW) for n in (0, 1)
+    )
+    stores = [open_store(f"{options.output}-{n}/held-out") for n in (0, 1)]
+    assert stores[0].fingerprint == stores[1].fingerprint
+    assert stores[0].uids.tolist() == stores[1].uids.tolist()
+    assert first["loss"] != second["loss"]
 
 
 def test_held_out_text_of_its_own_is_used_and_shared_documents_are_told(options, tmp_path):
