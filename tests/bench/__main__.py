@@ -10,6 +10,7 @@ PARTS: dict[str, list[str]] = {
     "order": ["tests.bench.engine", "order", "--pairs", "3"],
     "settings": ["tests.bench.engine", "settings"],
     "reader-writer": ["tests.bench.reader_writer"],
+    "ingest": ["tests.bench.ingest"],
     "repeat": ["tests.bench.repeat"],
     "loading": ["tests.bench.loading"],
     "manifest": ["tests.bench.manifest_scale"],
