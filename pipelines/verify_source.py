@@ -36,7 +36,8 @@ def wanted_sources(sound: Sound, files: Sequence[CorpusFile]) -> tuple[list[Want
     table = "sources" if "sources" in view.tables and sound.all_of("sources") else "documents"
     named: dict[str, list[str]] = {}
     paths: set[str] = set()
-    for batch in view.dataset(table).to_batches(columns=[COLUMNS[table][0]]):
+    derived = pc.field(COLUMNS[table][2]).is_valid()  # others name where they were taken in from
+    for batch in view.dataset(table).to_batches(columns=[COLUMNS[table][0]], filter=derived):
         paths.update(pc.unique(batch.column(0)).to_pylist())
     for path in sorted(str(path) for path in paths):
         named.setdefault(without_compression(path), []).append(path)
@@ -53,7 +54,8 @@ def check_source(view: View, wanted: Wanted) -> Iterator[str]:
     import pyarrow.compute as pc
 
     path, row, uid, name = COLUMNS[wanted.table]
-    rows = view.dataset(wanted.table).to_table(columns=[row, uid, name], filter=pc.field(path).isin(wanted.paths))
+    wanted_rows = pc.field(path).isin(wanted.paths) & pc.field(uid).is_valid()
+    rows = view.dataset(wanted.table).to_table(columns=[row, uid, name], filter=wanted_rows)
     named = dict(
         zip(rows[row].to_pylist(), zip(rows[uid].to_pylist(), rows[name].to_pylist(), strict=True), strict=True)
     )

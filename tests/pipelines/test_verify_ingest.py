@@ -110,3 +110,7 @@ def test_a_source_that_changed_is_found(derived, tmp_path):
     write_lines(tmp_path / "corpus" / "documents" / "a.jsonl", [{"id": "x", "text": "Other."}])
     problems = told(derived, source=[str(tmp_path / "corpus")])
     assert re.search("row 0 is not the document that was derived from", "\n".join(problems))
+
+
+def test_documents_that_are_not_derived_have_no_source_to_be_looked_for(fresh):
+    assert told(fresh, source=[str(fresh.parent / "in")]) == []
