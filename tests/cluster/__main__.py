@@ -26,13 +26,12 @@ from tests.fake_server import fake_server_process
 from tests.pipelines.test_source import write_corpus
 from tests.tiny_model import write_tiny_model
 
-TASKS = (2, 3)
-
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("where", choices=("slurm", "ray", "s3"))
     parser.add_argument("--documents", type=int, default=200)
+    parser.add_argument("--tasks", type=int, nargs="+", default=[2, 3], help="how many tasks (default: 2, then 3)")
     parser.add_argument("--keep", help="folder for the outputs (default: one that is removed)")
     told = parser.parse_args()
     with contextlib.ExitStack() as stack:
@@ -48,7 +47,7 @@ def main() -> int:
             subprocess.run([sys.executable, "-c", _UPLOAD, str(corpus), f"{bucket}/corpus"], check=True, env=os.environ)
             job.run(f"{bucket}/corpus", f"{bucket}/out", 2)
         else:
-            for tasks in TASKS:
+            for tasks in told.tasks:
                 job.run(corpus, place / f"local-{tasks}", tasks)
                 job.run(corpus, place / f"{told.where}-{tasks}", tasks, "--executor", told.where)
     print(f"the same keys and texts everywhere; {told.where} works")

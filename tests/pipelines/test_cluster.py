@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -19,7 +20,7 @@ from derivedata.errors import UserError
 from derivedata.generation.endpoint import read_endpoints
 from derivedata.generation.launch import ServerSettings
 from derivedata.generation.request import Endpoint
-from derivedata.pipelines import cluster_ray, cluster_run, cluster_slurm
+from derivedata.pipelines import cluster_ray, cluster_run, cluster_slurm, job_serving
 from derivedata.pipelines.cluster import Cluster, read_cluster
 from derivedata.pipelines.cluster_job import JobStep
 from derivedata.pipelines.executor import execute, read_failures
@@ -118,6 +119,22 @@ def test_jobs_make_what_one_process_makes(at_once, server, corpus, tiny_model, t
     one, jobs = (sorted(Manifest(tmp_path / name).documents()["text_sha256"]) for name in ("one", "jobs"))
     assert one == jobs
     assert verify_corpus(str(tmp_path / "jobs")).problems == []
+
+
+def test_each_job_has_a_server_of_its_own(at_once, server, corpus, tiny_model, tmp_path, monkeypatch):
+    started = []
+
+    @contextlib.contextmanager
+    def own_server(serving):
+        started.append(serving.private)
+        with serve_at(server.endpoint.url)(serving) as window:
+            yield window
+
+    monkeypatch.setattr(job_serving, "own_server", own_server)
+    options = job(corpus, tmp_path / "out", tiny_model, styles=("faq",), tasks=3, cluster=at_once)
+    outcome = paraphrase_corpus(options)
+    assert len(set(started)) == 3 and not any(private.exists() for private in started)
+    assert outcome.summary.books["generation"].planned == 24
 
 
 def test_no_key_is_written_for_a_job(monkeypatch, tmp_path):
