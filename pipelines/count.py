@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from derivedata.corpus.files import CorpusFile, corpus_files
 from derivedata.corpus.source import Source as ByteSource
 from derivedata.corpus.stream import open_stream
-from derivedata.corpus.stream_virtual import VIRTUAL
+from derivedata.corpus.stream_virtual import VIRTUAL, absolute
 from derivedata.errors import UserError
 from derivedata.generation.model import resolve_tokenizer
 from derivedata.generation.tokenizer import Tokenizer, load_tokenizer
@@ -186,7 +186,7 @@ def _refuse_second_home(corpus: Sequence[str], output: str | None) -> None:
 
 
 def _config(corpus: Sequence[str]) -> RunConfig:
-    return RunConfig(identity={"job": JOB}, extent={"corpus": list(corpus)})
+    return RunConfig(identity={"job": JOB}, extent={"corpus": absolute(corpus)})
 
 
 def _refuse_other_tokenizer(folder: Folder, name: str, sha256: str) -> None:

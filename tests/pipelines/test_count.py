@@ -84,9 +84,12 @@ def test_a_shard_is_counted_once_whoever_was_killed(out, tiny_model):  # noqa: F
     assert count_tokens([str(out)], str(tiny_model)).counted == 0
 
 
-@pytest.mark.slow
-def test_tasks_change_nothing(out, tiny_model):  # noqa: F811
-    assert by_style(count_tokens([str(out)], str(tiny_model), tasks=2).frame) == expected(out, tiny_model)
+def test_ranks_share_the_shards(out, tiny_model):  # noqa: F811
+    step = CountTokens(manifest_shards(Folder(out)), str(out), tokenizer=str(tiny_model), name="tiny")
+    for rank in range(3):
+        assert list(step.run(rank=rank, world_size=3)) == []
+    counts = count_tokens([str(out)], str(tiny_model))
+    assert counts.counted == 0 and by_style(counts.frame) == expected(out, tiny_model)
 
 
 def test_a_corpus_without_a_manifest_gets_one_for_its_counts(made, tiny_model, tmp_path):  # noqa: F811
