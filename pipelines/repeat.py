@@ -19,13 +19,13 @@ import pyarrow as pa
 from datatrove.pipeline.base import PipelineStep
 
 from derivedata.corpus.blocks import Blocks
-from derivedata.corpus.blocks_lines import block_lines
+from derivedata.corpus.blocks_lines import block_data
 from derivedata.corpus.document import without_compression
 from derivedata.corpus.stream import BlockStream
 from derivedata.corpus.windows import WINDOW_BYTES
 from derivedata.corpus.writer import ShardWriter
 from derivedata.pipelines.repeat_rows import Indexed
-from derivedata.pipelines.repeat_splice import splice
+from derivedata.pipelines.repeat_splice import Splicer
 from derivedata.store.books import Books
 from derivedata.store.ledger import Ledger
 from derivedata.store.paths import Folder
@@ -35,6 +35,8 @@ from derivedata.store.units import Unit, missing
 STRATEGY, FIRST = "repeat", "fresh"  # the first epoch is the corpus itself
 STAGE = "repeat"  # whose books
 DONE = "progress/repeat"
+AT_ONCE = 256  # rows: what passes the caches of a processor together
+KNOWN = ("row", "uid", "id", "source", "tokens", "chars", "text_sha256")  # of the index, what the manifest gets
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,13 +132,13 @@ class RepeatStage(PipelineStep):
         path = f"documents/epoch={epoch:04d}/{unit.name}.{config.format}"
         tail = orjson.dumps({"strategy": strategy, "epoch": epoch, "run_id": config.run_id})
         rows: list[pa.Table] = []
-        with ShardWriter(scratch / f"shard.{config.format}", format=config.format) as writer:
+        with ShardWriter(scratch / f"shard.{config.format}", format=config.format, ahead=True) as writer:
             place = 0
             for window in windows:
                 count = self.stream.count(window)
                 first, stop = max(unit.first - place, 0), min(unit.stop - place, count)
                 if first < stop:
-                    rows.append(self._window(indexed, window, first, stop, writer.write_lines, b"," + tail[1:]))
+                    rows.append(self._window(indexed, window, first, stop, writer.write_rows, b"," + tail[1:]))
                 place += count
             made = writer.close()
         table = pa.concat_tables(rows)
@@ -162,27 +164,20 @@ class RepeatStage(PipelineStep):
         """Write documents [first, stop) of a window; what the index knows of them, in their order."""
         epoch, number = self.stream.place(window)
         blocks = np.sort(self.stream.order(epoch).blocks(number)).tolist()
-        lines: list[bytes] = []
-        known: list[pa.RecordBatch] = []
-        for block in blocks:
-            of_block, batch = block_lines(indexed.blocks, block), indexed.rows(block)
-            if len(of_block) != batch.num_rows:
-                start = int(indexed.blocks.table["first"][block])
-                of_block = [of_block[row] for row in (batch["row"].to_numpy() - start).tolist()]
-            lines += of_block
-            known.append(batch)
+        known = [indexed.rows(block) for block in blocks]
+        data = [block_data(indexed.blocks, block) for block in blocks]
+        held = [batch.num_rows for batch in known]
         table = pa.Table.from_batches(known)
-        files = np.repeat(indexed.blocks.table["file"][blocks], [batch.num_rows for batch in known])
+        files = np.repeat(indexed.blocks.table["file"][blocks], held)
+        before = np.repeat(np.cumsum([0, *map(len, data[:-1])]), held)
+        starts = pa.array(table["start"].to_numpy() + before)
+        table = table.set_column(table.schema.get_field_index("start"), "start", starts)
         order = self.stream.shuffled(epoch, files, table["row"].to_numpy())[first:stop]
-        table = table.take(pa.array(order))
-        heads = table["head"].to_pylist()
-        places = (table[name].to_numpy().tolist() for name in ("kind", "at", "cut"))
-        rows = zip(order.tolist(), heads, *places, strict=True)
-        write(splice(lines[line], head + tail, kind, at, cut) for line, head, kind, at, cut in rows)
+        splicer = Splicer(b"".join(data), table, tail)
+        for at in range(0, len(order), AT_ONCE):
+            write(*splicer.lines(order[at : at + AT_ONCE]))
         paths = pa.array([file.path for file in self.blocks.files])
-        return table.drop_columns(["head", "kind", "at", "cut"]).append_column(
-            "path", paths.take(pa.array(files[order]))
-        )
+        return table.select(KNOWN).take(pa.array(order)).append_column("path", paths.take(pa.array(files[order])))
 
 
 def _index(table: pa.Table, shard: str, strategy: str, epoch: int, run_id: str) -> pa.Table:

@@ -47,7 +47,9 @@ SCHEMA = pa.schema(
         ("tokens", pa.int32()),
         ("chars", pa.int32()),
         ("text_sha256", pa.string()),
-        ("head", pa.binary()),  # how the derivation of every copy begins
+        ("start", pa.int64()),  # of the row's line, in bytes of the block
+        ("length", pa.int32()),  # of the line, with its break
+        ("head", pa.large_binary()),  # how the derivation of every copy begins
         ("kind", pa.int8()),  # where it goes: repeat_splice.Place
         ("at", pa.int32()),
         ("cut", pa.int32()),
@@ -179,6 +181,8 @@ def _batch(
         orjson.dumps({"source_id": name, "source_uid": document.uid})[:-1]
         for name, document in zip(ids, documents, strict=True)
     ]
+    starts = np.concatenate([[0], np.cumsum([len(line) + 1 for line in lines], dtype=np.int64)])
+    rows = np.array([document.row for document in documents], np.int64) - first
     columns = [
         [document.row for document in documents],
         [document.uid for document in documents],
@@ -187,6 +191,8 @@ def _batch(
         list(tokens),
         [len(document.text) for document in documents],
         [hashlib.sha256(document.text.encode()).hexdigest() for document in documents],
+        starts[rows],
+        np.diff(starts)[rows],
         heads,
         [place.kind for place in places],
         [place.at for place in places],

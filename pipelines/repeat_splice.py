@@ -1,7 +1,7 @@
 """Adds a derivation to a row that is a line of JSON, without parsing it again: a few bytes go in at a known place.
 
-`find_place` looks once, when the row is indexed; `splice` is then a concatenation. What the row holds stays byte for
-byte, in its order; only rows of odd shapes are written anew.
+`find_place` looks once, when the row is indexed; a `Splicer` then joins pieces of memory. What the row holds stays byte
+for byte, in its order; only rows of odd shapes are written anew.
 """
 
 from __future__ import annotations
@@ -10,12 +10,18 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+import numpy as np
 import orjson
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from derivedata.corpus.writer import encode_row
 
 # How the derivation goes in at a place: see `splice`.
 ANEW, OPEN, EMPTY, OLDER, ABSENT = range(5)
+# What goes before and behind the derivation, by kind.
+BEFORE = (b"", b'"derivedata":', b'"derivedata":', b'"derivedata":', b',"metadata":{"derivedata":')
+AFTER = (b"", b",", b"", b',"source_derivation":', b"}")
 _METADATA = re.compile(rb'"metadata"\s*:\s*\{\s*(\}|"derivedata"\s*:)?')
 OLDER_NAME = "source_derivation"  # where the derivation goes that a row has already
 
@@ -53,17 +59,55 @@ def _inside(metadata: Mapping[str, Any], found: re.Match) -> Place:
     return Place(ANEW)
 
 
-def splice(line: bytes, derivation: bytes, kind: int, at: int, cut: int = 0) -> bytes:
-    """The line with `metadata.derivedata` set to `derivation` (a JSON object) at a place that `find_place` gave."""
-    if kind == OPEN:
-        return b"".join((line[:at], b'"derivedata":', derivation, b",", line[at:]))
-    if kind == ABSENT:
-        return line[:at] + b',"metadata":{"derivedata":' + derivation + b"}}"
-    if kind == EMPTY:
-        return line[:at] + b'"derivedata":' + derivation + line[at:]
-    if kind == OLDER:
-        return line[:at] + b'"derivedata":' + derivation + b',"source_derivation":' + line[at + cut :]
-    return encode_row(with_derivation(_loads(line), orjson.loads(derivation)))
+class Splicer:
+    """Sets `metadata.derivedata` of rows that are lines of JSON; a few copies of memory, and no Python a row.
+
+    Args:
+        data: lines, each with its break.
+        rows: for each row `start` (in `data`, ascending) and `length` of its line, what `find_place` gave (`kind`,
+            `at`, `cut`), and `head`, the beginning of its derivation.
+        tail: the end of each derivation.
+    """
+
+    def __init__(self, data: bytes, rows: pa.Table, tail: bytes):
+        self._data, self._rows, self._tail = data, rows, tail
+        self._kind, start, length, at, cut = (
+            rows[name].to_numpy() for name in ("kind", "start", "length", "at", "cut")
+        )
+        cut = np.where(self._kind == ANEW, length - 1, cut)
+        # Before the place, what is replaced, behind the place, and what lies between this row and the next.
+        edges = np.stack([start, start + at, start + at + cut, start + length], axis=1).ravel().astype(np.int64)
+        edges = np.append(edges, edges[-1:])
+        buffers = [None, pa.py_buffer(edges), pa.py_buffer(data)]
+        self._pieces = pa.Array.from_buffers(pa.large_binary(), max(0, len(edges) - 1), buffers)
+        self._heads = rows["head"].combine_chunks()
+
+    def lines(self, order: np.ndarray) -> tuple[memoryview, np.ndarray]:
+        """These rows, in this order, as lines one after the other, and the byte behind each."""
+        kind = self._kind[order]
+        kinds, nothing = pa.array(kind), pa.scalar(b"", pa.large_binary())
+        before, after = (pa.array(words, pa.large_binary()).take(kinds) for words in (BEFORE, AFTER))
+        heads, tail = self._heads.take(pa.array(order)), pa.scalar(self._tail, pa.large_binary())
+        told = [before, heads, tail, after]
+        if (kind == ANEW).any():
+            told = [_write_anew(self._data, self._rows, order, self._tail, pc.binary_join_element_wise(*told, nothing))]
+        first, last = self._pieces.take(pa.array(4 * order)), self._pieces.take(pa.array(4 * order + 2))
+        joined = pc.binary_join_element_wise(first, *told, last, nothing)
+        _, ends, lines = joined.buffers()
+        ends = np.frombuffer(ends, np.int64)[joined.offset + 1 : joined.offset + 1 + len(joined)]
+        return memoryview(lines), ends
+
+
+def _write_anew(data: bytes, rows: pa.Table, order: np.ndarray, tail: bytes, told: pa.Array) -> pa.Array:
+    """The rows of odd shapes, parsed and encoded again, in place of the derivations of theirs."""
+    replaced = told.to_pylist()
+    heads, starts, lengths = (rows[name] for name in ("head", "start", "length"))
+    for place in np.flatnonzero(rows["kind"].to_numpy()[order] == ANEW).tolist():
+        row = int(order[place])
+        begin = starts[row].as_py()
+        fields = _loads(data[begin : begin + lengths[row].as_py() - 1])
+        replaced[place] = encode_row(with_derivation(fields, orjson.loads(heads[row].as_py() + tail)))
+    return pa.array(replaced, pa.large_binary())
 
 
 def with_derivation(fields: Mapping[str, Any], derivation: Mapping[str, Any]) -> dict[str, Any]:

@@ -46,8 +46,8 @@ def _is_array(file: CorpusFile) -> bool:
     return False
 
 
-def block_lines(blocks: Blocks, block: int) -> list[bytes]:
-    """The rows of a block as lines of JSON, rows [first, stop), blank lines left out.
+def block_data(blocks: Blocks, block: int) -> bytes:
+    """The rows [first, stop) of a block as lines of JSON, each with its line break, blank lines left out.
 
     Raises:
         UserError: the file no longer holds what was counted in it.
@@ -55,15 +55,21 @@ def block_lines(blocks: Blocks, block: int) -> list[bytes]:
     row = blocks.table[block]
     file, wanted = blocks.files[row["file"]], int(row["stop"] - row["first"])
     if row["length"]:
-        lines = _frame(file, int(row["offset"]), int(row["length"]), CODECS[row["codec"]]).split(b"\n")
-        if not lines[-1]:
-            lines.pop()
-        if len(lines) != wanted:
-            lines = [line for line in lines if not is_blank(line)]
+        data = _frame(file, int(row["offset"]), int(row["length"]), CODECS[row["codec"]])
+        if data.endswith(b"\n") and data.count(b"\n") == wanted:
+            return data
+        lines = [line for line in data.split(b"\n") if not is_blank(line)]
     else:
         lines = list(_streamed(blocks, block, file, wanted))
     if len(lines) != wanted:
         raise changed(file)
+    return b"\n".join([*lines, b""])
+
+
+def block_lines(blocks: Blocks, block: int) -> list[bytes]:
+    """The same, line by line and without the breaks."""
+    lines = block_data(blocks, block).split(b"\n")
+    lines.pop()
     return lines
 
 

@@ -6,7 +6,8 @@ import datetime
 import decimal
 import json
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from derivedata.corpus.document import DOLMA_FIELDS, Document, RejectedRow
 from derivedata.corpus.files import CorpusFile
@@ -14,6 +15,9 @@ from derivedata.corpus.frames import Frame, Position
 from derivedata.corpus.source import open_raw
 from derivedata.corpus.strict import BadRow, check_text, check_values, parse_row, shown
 from derivedata.errors import UserError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 BATCH_ROWS = 256
 COLUMNS = ("text", "id", "source", "added", "created", "metadata", "extra")
@@ -183,9 +187,11 @@ class ParquetFrames:
         if self._size >= self._frame_bytes:
             self._flush()
 
-    def add_lines(self, lines: Iterable[bytes]) -> None:
-        for line in lines:
-            self.add(parse_row(line))
+    def add_rows(self, data: memoryview, ends: np.ndarray) -> None:
+        begin = 0
+        for end in ends.tolist():
+            self.add(parse_row(bytes(data[begin:end])))
+            begin = end
 
     def finish(self) -> list[Frame]:
         if self._rows:

@@ -10,15 +10,21 @@ import hashlib
 import io
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections import deque
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import orjson
 
 from derivedata.corpus.frames import Frame
 from derivedata.corpus.strict import BadRow, check_values, is_plain
 from derivedata.errors import UserError
+
+if TYPE_CHECKING:
+    import numpy as np
 
 DEFAULT_LEVELS = {"jsonl.zst": 3, "jsonl.gz": 2, "parquet": 3}
 LEVELS = {"jsonl.zst": range(1, 23), "jsonl.gz": range(4), "parquet": range(1, 23)}
@@ -52,6 +58,7 @@ class ShardWriter:
         format: 'jsonl.zst', 'jsonl.gz' or 'parquet'.
         level: compression level: 1-22 for zstd and Parquet (zstd inside), 0-3 for gzip (ISA-L's levels).
         frame_bytes: a frame (gzip member, row group) ends with the row that brings it to this many uncompressed bytes.
+        ahead: compress in a thread of its own, while the caller makes the next rows (not Parquet).
 
     Raises:
         UserError: an unknown format or level, a row that JSON cannot hold, or a disk that fails.
@@ -64,6 +71,7 @@ class ShardWriter:
         format: str = "jsonl.zst",
         level: int | None = None,
         frame_bytes: int = FRAME_BYTES,
+        ahead: bool = False,
     ):
         if format not in LEVELS:
             raise UserError("unknown shard format", value=format, remedy=f"use one of {', '.join(LEVELS)}")
@@ -84,7 +92,8 @@ class ShardWriter:
 
             self._frames = ParquetFrames(self._sink, level, frame_bytes)
         else:
-            self._frames = _JsonFrames(self._sink, format, level, frame_bytes)
+            frames = _AheadFrames if ahead else _JsonFrames
+            self._frames = frames(self._sink, format, level, frame_bytes)
 
     def write(self, row: Mapping) -> None:
         """Add a row: a mapping with string keys, as `Document.to_dolma()` gives it."""
@@ -95,12 +104,13 @@ class ShardWriter:
         except OSError as error:
             raise self._failure(error) from error
 
-    def write_lines(self, lines: Iterable[bytes]) -> None:
-        """Add rows that are JSON already, each as one line without its end: they go into the file as they are."""
+    def write_rows(self, data: memoryview, ends: np.ndarray) -> None:
+        """Add rows that are JSON already: lines one after the other, each with its break, that end at these bytes of
+        `data`; the first begins at byte 0. They go into the file as they are."""
         if self.shard is not None:
             raise ValueError("the shard is closed")
         try:
-            self._frames.add_lines(lines)
+            self._frames.add_rows(data, ends)
         except OSError as error:
             raise self._failure(error) from error
 
@@ -191,34 +201,81 @@ class _JsonFrames:
         if self._buffer.tell() >= self._frame_bytes:
             self._flush()
 
-    def add_lines(self, lines: Iterable[bytes]) -> None:
-        write, size = self._buffer.write, self._buffer.tell()
-        for line in lines:
-            write(line)
-            write(b"\n")
-            self._rows += 1
-            size += len(line) + 1
-            if size >= self._frame_bytes:
-                self._flush()
-                size = 0
+    def add_rows(self, data: memoryview, ends: np.ndarray) -> None:
+        first = begin = 0
+        while first < len(ends):
+            # The row that brings the frame to its size ends it.
+            last = int(ends.searchsorted(begin + self._frame_bytes - self._buffer.tell()))
+            stop = min(last + 1, len(ends))
+            end = int(ends[stop - 1])
+            self._rows += stop - first
+            if last < len(ends) and not self._buffer.tell():
+                self._store(data[begin:end])
+            else:
+                self._buffer.write(data[begin:end])
+                if last < len(ends):
+                    self._flush()
+            first, begin = stop, end
 
     def finish(self) -> list[Frame]:
         # An empty shard is one empty frame: a valid archive, not a file of zero bytes.
-        if self._rows or not self._frames:
+        if self._rows or not self._begun:
             self._flush()
         return self._frames
+
+    @property
+    def _begun(self) -> bool:
+        return bool(self._frames)
 
     def stop(self) -> None:
         """Nothing to let go of."""
 
     def _flush(self) -> None:
         with self._buffer.getbuffer() as lines:
-            data = self._compress(lines[: self._buffer.tell()])
+            self._store(lines[: self._buffer.tell()])
         self._buffer.seek(0)
-        self._frames.append(Frame(self._sink.bytes, len(data), self._first_row, self._rows))
-        self._first_row += self._rows
+
+    def _store(self, lines: memoryview) -> None:
+        """Compress the lines of a frame and write them."""
+        self._put(self._compress(lines), self._rows)
         self._rows = 0
+
+    def _put(self, data: bytes, rows: int) -> None:
+        self._frames.append(Frame(self._sink.bytes, len(data), self._first_row, rows))
+        self._first_row += rows
         self._sink.write(data)
+
+
+class _AheadFrames(_JsonFrames):
+    """The same frames, compressed in a thread: at most three are on their way."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self._pool, self._waiting = ThreadPoolExecutor(1, "compress"), deque()
+
+    def finish(self) -> list[Frame]:
+        super().finish()
+        while self._waiting:
+            self._take()
+        self._pool.shutdown()
+        return self._frames
+
+    @property
+    def _begun(self) -> bool:
+        return bool(self._frames or self._waiting)
+
+    def stop(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def _store(self, lines: memoryview) -> None:
+        self._waiting.append((self._pool.submit(self._compress, bytes(lines)), self._rows))
+        self._rows = 0
+        if len(self._waiting) > 2:
+            self._take()
+
+    def _take(self) -> None:
+        future, rows = self._waiting.popleft()
+        self._put(future.result(), rows)
 
 
 def _compressor(format: str, level: int):

@@ -115,7 +115,7 @@ def measure(folder: Path, documents: int, rounds: int) -> dict:
         epochs: timed(
             repeat_corpus,
             RepeatOptions(
-                corpus=[str(folder / "out")], output=str(folder / f"virtual-{epochs}"), epochs=epochs, virtual=True
+                corpus=[str(folder / "corpus")], output=str(folder / f"virtual-{epochs}"), epochs=epochs, virtual=True
             ),
         )[0]
         for epochs in (2, 1000)

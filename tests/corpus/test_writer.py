@@ -192,3 +192,16 @@ def test_zlib_reads_a_member_alone(tmp_path):
     frame = written.frames[3]
     member = written.path.read_bytes()[frame.offset : frame.offset + frame.length]
     assert zlib.decompress(member, 31).count(b"\n") == frame.rows
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("frame_bytes", [1, 3_000, 1 << 20])
+def test_rows_that_are_lines_already_give_the_same_shard(tmp_path, format, frame_bytes, ahead):
+    expected = write(tmp_path / "rows", format=format, frame_bytes=frame_bytes)
+    lines = [encode_row(row) + b"\n" for row in ROWS]
+    with ShardWriter(tmp_path / "lines", format=format, frame_bytes=frame_bytes, ahead=ahead) as writer:
+        for first, stop in ((0, 7), (7, 7), (7, 250), (250, 300)):
+            ends = np.cumsum([len(line) for line in lines[first:stop]], dtype=np.int64)
+            writer.write_rows(memoryview(b"".join(lines[first:stop])), ends)
+    assert (writer.shard.sha256, writer.shard.frames) == (expected.sha256, expected.frames)
