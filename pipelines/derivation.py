@@ -14,9 +14,7 @@ import asyncio
 import queue
 import threading
 from abc import abstractmethod
-from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
@@ -24,11 +22,11 @@ from typing import Any
 from datatrove.pipeline.base import PipelineStep
 
 from derivedata.errors import UserError
-from derivedata.generation.client import Client, Completion, Failure, Request, Sampling, generate
+from derivedata.generation.client import Client, Completion, Failure, Request, generate
 from derivedata.generation.endpoint import raise_if_failed, read_endpoints
-from derivedata.generation.request import Prompt
 from derivedata.pipelines.leaving import leaving
 from derivedata.pipelines.progress import RankProgress
+from derivedata.pipelines.unit_run import Planned, UnitRun
 from derivedata.store.ledger import AlreadyCommitted, Decision, Ledger
 from derivedata.store.paths import Folder
 from derivedata.store.tables import Part
@@ -37,66 +35,6 @@ from derivedata.store.units import Unit
 PREPARE_CHARS = 1 << 18  # of the items of such a batch
 PREPARE = 32  # items whose requests are made at once, in a thread, while the ones before are being answered
 FIRST_REFUSED = 32  # requests after which a server that refused every one is believed
-
-
-@dataclass(kw_only=True, slots=True)
-class Planned:
-    """One key that must have an outcome: a request to send, or an outcome that is known without one."""
-
-    key: str
-    position: int  # of its document in the unit's order
-    prompt: Prompt | None = None
-    prompt_tokens: int = 0  # about, where the server makes the tokens
-    group: str = ""  # of keys whose prompts begin alike
-    sampling: Sampling | None = None
-    seed: int = 0
-    outcome: dict[str, Any] | None = None  # known without a request (skipped)
-    info: dict[str, Any] = field(default_factory=dict)  # goes into the record
-    source_text: str = ""  # what the answer is judged against; not recorded
-
-
-class UnitRun:
-    """A unit on its way: what is planned, what has an outcome, and the tokens of the finished prefix."""
-
-    def __init__(self, unit: Unit, journal, found: dict[str, dict[str, Any]]):
-        self.unit, self.journal = unit, journal
-        self.found = found  # outcomes that an earlier run journalled, by key
-        self.open: Counter[int] = Counter()  # position -> keys without an outcome
-        self.tokens: Counter[int] = Counter()  # position -> accepted tokens
-        self.planned = 0
-        self.fed = unit.first  # positions before this have all their keys planned
-        self.finished_feeding = False
-        self._prefix = [0, unit.first]
-
-    def plan(self, planned: Planned) -> None:
-        self.planned += 1
-        self.open[planned.position] += 1
-
-    def hold(self, position: int) -> None:
-        """Keep a position open though all keys planned so far may have their outcomes: more may be planned."""
-        self.open[position] += 1
-
-    def release(self, position: int) -> None:
-        """Nothing more will be planned for a position that was held."""
-        self.open[position] -= 1
-        if not self.open[position]:
-            del self.open[position]
-
-    def settle(self, position: int, record: dict[str, Any]) -> None:
-        self.release(position)
-        self.tokens[position] += record["tokens"] if record["outcome"] == "accepted" else 0
-
-    @property
-    def complete(self) -> bool:
-        return self.finished_feeding and not self.open
-
-    def prefix_tokens(self) -> tuple[int, int]:
-        """Accepted tokens of the positions before the first open one, and that position."""
-        tokens, end = self._prefix
-        while end < self.fed and end not in self.open:
-            tokens, end = tokens + self.tokens[end], end + 1
-        self._prefix = [tokens, end]
-        return tokens, end
 
 
 class DerivationStage(PipelineStep):
@@ -335,9 +273,12 @@ class DerivationStage(PipelineStep):
         return answer
 
     def _hear(self, result: Completion | Failure) -> None:
-        """End the run when a server refuses everything from the first request on."""
+        """Count what the server says it used; end the run when it refuses everything from the first request on."""
         self._answers += 1
         self._failures += isinstance(result, Failure)
+        if isinstance(result, Completion):
+            self.progress.add("prompt_tokens", result.prompt_tokens)
+            self.progress.add("cached_tokens", result.cached_tokens or 0)
         if self._failures == self._answers == FIRST_REFUSED:
             raise UserError(
                 f"the server refused each of the first {FIRST_REFUSED} requests: {result.detail}",

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from derivedata.corpus.document import without_compression
 from derivedata.corpus.files import CorpusFile, corpus_files
 from derivedata.corpus.reader import RejectedRow, read_rows
-from derivedata.pipelines.job import check_context, find_model
+from derivedata.pipelines.job import check_context, find_model, rate_name
 from derivedata.pipelines.paraphrase import ParaphraseStage
 from derivedata.pipelines.paraphrase_options import ParaphraseOptions, resolve_config
 from derivedata.pipelines.rates import known_rate
@@ -73,7 +73,7 @@ def forecast_paraphrase(
     unit = Unit(0, 0, max(1, len(sample)), 0, config.rewrites, stage.kinds)
     planned = stage.plan(unit, sample, 0)
     asked = [one for one in planned if one.outcome is None]
-    measured = known_rate(model.name)
+    measured = known_rate(rate_name(model, connection))
     new = sum(measured.lengths.get(one.info["style"], ASSUMED_LENGTH * one.sampling.max_tokens) for one in asked)
     if options.documents is not None:
         documents = min(documents, options.documents)

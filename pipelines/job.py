@@ -126,6 +126,13 @@ def find_model(
     return connection.model, connection
 
 
+def rate_name(model: Model, connection: Connection | None) -> str:
+    """Under what a measured rate is remembered: the model's, or that of these servers with it."""
+    if connection is None or connection.ours:
+        return model.name
+    return f"{model.name} at {', '.join(sorted(endpoint.url for endpoint in connection.endpoints))}"
+
+
 def check_context(context: int, connection: Connection | None) -> None:
     """Refuse a context that the servers don't have."""
     if connection is not None and connection.context is not None and context > connection.context:

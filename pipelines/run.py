@@ -21,7 +21,7 @@ from derivedata.corpus.files import corpus_files
 from derivedata.errors import UserError
 from derivedata.generation.model import load_tokenizer
 from derivedata.generation.prompt import PromptBuilder
-from derivedata.pipelines.job import Job, check_context
+from derivedata.pipelines.job import Job, check_context, rate_name
 from derivedata.pipelines.paraphrase import ParaphraseConfig, ParaphraseStage, used_styles
 from derivedata.pipelines.paraphrase_options import ParaphraseOptions, resolve_config
 from derivedata.pipelines.plugin import load_function
@@ -57,6 +57,8 @@ class Outcome:
     run_id: str
     summary: Summary  # of the whole output
     generated: int  # new tokens of this run, rejected ones included
+    prompt_tokens: int  # of this run, as the server counted them
+    cached_tokens: int  # of those, found in the prefix cache; 0 too where it doesn't say
     seconds: float  # spent generating, the server's start excluded
 
 
@@ -104,6 +106,7 @@ class ParaphraseJob(Job):
     def __init__(self, options: ParaphraseOptions, listener: Listener, serve: Serve | None):
         super().__init__(options, options.output, listener, serve)
         self.generated, self.seconds = 0, 0.0
+        self.prompt_tokens = self.cached_tokens = 0
 
     def run(self) -> Outcome:
         """The whole job."""
@@ -236,9 +239,12 @@ class ParaphraseJob(Job):
             self.seconds += time.monotonic() - began
             seen = read_progress(self.folder)
             self.generated += seen.get("generated", 0)
+            self.prompt_tokens += seen.get("prompt_tokens", 0)
+            self.cached_tokens += seen.get("cached_tokens", 0)
             counts = seen.get("styles", {})
             lengths = {name: one["generated"] / one["answered"] for name, one in counts.items() if one["answered"]}
-            remember_rate(self.model.name, tokens=self.generated, seconds=self.seconds, lengths=lengths)
+            name = rate_name(self.model, self.connection)
+            remember_rate(name, tokens=self.generated, seconds=self.seconds, lengths=lengths)
 
     def _stage(self, *, window: int) -> ParaphraseStage:
         return ParaphraseStage(
@@ -300,5 +306,7 @@ class ParaphraseJob(Job):
             run_id=self.run_id,
             summary=summary,
             generated=self.generated,
+            prompt_tokens=self.prompt_tokens,
+            cached_tokens=self.cached_tokens,
             seconds=self.seconds,
         )

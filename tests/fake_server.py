@@ -343,7 +343,7 @@ def main() -> None:
     options, _ = parser.parse_known_args()
     behaviour = Behaviour(
         model=options.served_model_name,
-        api_key=os.environ.get("VLLM_API_KEY"),
+        api_key=os.environ.get("VLLM_API_KEY") or None,
         tokenizer=options.tokenizer or options.model,
         context=options.max_model_len,
         max_num_seqs=options.max_num_seqs,

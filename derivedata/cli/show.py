@@ -65,6 +65,8 @@ def outcome(outcome: Outcome) -> None:
             f"this run: {outcome.generated:,} new tokens in {clock(outcome.seconds)}, "
             f"{outcome.generated / max(outcome.seconds, 1e-9):,.0f} new tokens/s"
         )
+        cached = f" ({outcome.cached_tokens:,} cached)" if outcome.cached_tokens else ""
+        click.echo(f"sent: {outcome.prompt_tokens:,} prompt tokens{cached}, as the server counts them")
 
 
 def forecast(forecast: Forecast, params: float | None) -> None:

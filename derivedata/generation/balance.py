@@ -46,11 +46,17 @@ class Balancer:
         self._clock = clock
         self._groups: OrderedDict[str, Place] = OrderedDict()
 
-    def take(self, group: str = "") -> Place | None:
-        """A server for a request, which counts as in flight there until `leave`; None: all are resting."""
+    def take(self, group: str = "", *, avoid: Place | None = None) -> Place | None:
+        """A server for a request, which counts as in flight there until `leave`; None: all are resting.
+
+        Args:
+            group: what the request shares its beginning with.
+            avoid: where it has just failed: another one is taken if one is well.
+        """
         ready = self.places if len(self.places) == 1 else [place for place in self.places if self._ready(place)]
         if not ready:
             return None
+        ready = [place for place in ready if place is not avoid] or ready
         place = min(ready, key=lambda place: (place.in_flight, place.given))
         usual = self._groups.get(group) if group else None
         if usual in ready and usual.in_flight - place.in_flight <= SLACK:

@@ -114,8 +114,9 @@ class Client:
             UserError: a server refuses the key or doesn't know the model, or nothing succeeded for `patience_s`.
         """
         counted = tries = 0
+        place = None
         while True:
-            place = await self._place(request.group)
+            place = await self._place(request.group, place)
             began = time.monotonic()
             try:
                 return await self._attempt(request, place)
@@ -131,8 +132,8 @@ class Client:
                     # Never less than the server asked for; the jitter keeps a window from coming back at once.
                     await asyncio.sleep((failed.pause or 0.0) + pause * self._jitter.uniform(0.5, 1.0))
 
-    async def _place(self, group: str) -> Place:
-        while (place := self.balancer.take(group)) is None:
+    async def _place(self, group: str, avoid: Place | None) -> Place:
+        while (place := self.balancer.take(group, avoid=avoid)) is None:
             await asyncio.sleep(self.balancer.rest_s() + 0.1 * self._jitter.random())
         return place
 

@@ -9,6 +9,8 @@ PARTS: dict[str, list[str]] = {
     "engine": ["tests.bench.engine", "full", "--pairs", "5"],
     "order": ["tests.bench.engine", "order", "--pairs", "3"],
     "settings": ["tests.bench.engine", "settings"],
+    "balance": ["tests.bench.endpoints", "balance"],
+    "peers": ["tests.bench.endpoints", "peers", "--rounds", "3"],
     "reader-writer": ["tests.bench.reader_writer"],
     "ingest": ["tests.bench.ingest"],
     "repeat": ["tests.bench.repeat"],

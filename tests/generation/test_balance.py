@@ -82,6 +82,15 @@ def test_nobody_listening_is_believed_at_once(balancer):
     assert gone not in [balancer.take() for _ in range(8)]
 
 
+def test_what_failed_at_a_server_is_asked_elsewhere(balancer):
+    first = balancer.take("document")
+    balancer.failed(first)
+    balancer.leave(first)
+    second = balancer.take("document", avoid=first)
+    assert second is not first
+    assert balancer.take("document") is second  # and what belongs to it follows
+
+
 def test_a_server_that_asks_for_a_pause_gets_it(balancer, clock):
     busy = balancer.take()
     balancer.failed(busy, pause=20)
