@@ -38,7 +38,7 @@ from derivedata.pipelines.mix_plan import Population, Share, most_tokens, share_
 from derivedata.pipelines.mix_spec import FRESH_PART, MixSource, MixSpec, read_spec
 from derivedata.pipelines.repeat import documents_done
 from derivedata.pipelines.repeat_source import EMBEDDED, clear, refuse_inside
-from derivedata.pipelines.repeat_tokens import Counted, TokenCounts, listed_tokenizer
+from derivedata.pipelines.repeat_tokens import Counted, TokenCounts, listed_tokenizer, tokenizer_folder
 from derivedata.pipelines.serving import Listener, Silence, check_output, recorded
 from derivedata.store.fingerprint import RunConfig
 from derivedata.store.lease import Lease
@@ -237,7 +237,11 @@ class _Run:
                 "run": previous.identity.get("run", self.run_id) if previous else self.run_id,
             },
             extent={"places": sorted({place for n in range(len(self.spec.sources)) for place in self._corpus(n)})},
-            execution={"tasks": self.options.tasks, "workers": self.workers},
+            execution={
+                "tasks": self.options.tasks,
+                "workers": self.workers,
+                "tokenizer_folder": tokenizer_folder(self.counts) or self._known_tokenizer(self.tokenizer),
+            },
         )
 
     def _count(self) -> None:

@@ -19,19 +19,20 @@ import numpy as np
 from derivedata.corpus.blocks import BLOCK_BYTES, Blocks
 from derivedata.corpus.blocks_lines import MOST_SKIPPED, can_give_lines
 from derivedata.corpus.inventory import ShardInventory
-from derivedata.corpus.stream import BlockStream
+from derivedata.corpus.stream import BlockStream, is_output
 from derivedata.corpus.stream_virtual import with_frames, write_virtual
 from derivedata.corpus.windows import WINDOW_BYTES, Mixing, measure_mixing
 from derivedata.errors import UserError
-from derivedata.pipelines.repeat import DONE, RepeatConfig, RepeatStage, documents_done
+from derivedata.pipelines.repeat import DONE, FIRST, RepeatConfig, RepeatStage, documents_done
 from derivedata.pipelines.repeat_rows import BLOCKS, ROWS, SUMMARY, Indexed, IndexRows, close_index
 from derivedata.pipelines.repeat_source import OrderingJob
-from derivedata.pipelines.repeat_tokens import Counted, Listed, TokenCounts
+from derivedata.pipelines.repeat_tokens import Counted, Listed, TokenCounts, tokenizer_folder
 from derivedata.pipelines.serving import Listener, Silence
 from derivedata.pipelines.source import INVENTORY
 from derivedata.store.fingerprint import RunConfig
 from derivedata.store.ledger import Ledger
 from derivedata.store.manifest import Manifest
+from derivedata.store.paths import Folder
 from derivedata.store.runs import current_run
 
 JOB = "repeat"
@@ -61,9 +62,9 @@ class RepeatOptions:
 
     def __post_init__(self) -> None:
         if (self.epochs is None) == (self.tokens is None):
-            raise UserError("say how much: give --epochs or --tokens, not both")
+            raise UserError("say how much: give --epochs or --tokens, one of the two")
         if self.epochs is not None and not 0 < self.epochs <= 1e6:
-            raise UserError("must be above 0", where="--epochs", value=self.epochs)
+            raise UserError("must be above 0 and at most a million", where="--epochs", value=self.epochs)
         for name in ("tokens", "windows_per_shard", "window_bytes", "block_bytes", "tasks", "workers"):
             value = getattr(self, name)
             if value is not None and value < 1:
@@ -119,6 +120,7 @@ class _Run(OrderingJob):
     def run(self) -> Outcome:
         options = self.options
         self.find(refused=("repeat", "mix"))
+        self._refuse_derived()
         self.tokens = self._token_counts()
         with self.writing(restart=options.restart):
             config = self._run_config()
@@ -130,6 +132,16 @@ class _Run(OrderingJob):
                 told = self._repeat_config(config)
                 written = self._write_order(blocks) if options.virtual else self._write(blocks, told)
             return self._close(blocks, tokens, written)
+
+    def _refuse_derived(self) -> None:
+        """What is written says of a first epoch that it is fresh, so derived documents would be taken for fresh ones;
+        an order leaves to each document what it says of itself, but repeats are no corpus to repeat."""
+        for place in self.places:
+            kinds = set(Manifest(Folder(place)).shards()["strategy"]) if is_output(place) else set()
+            kinds &= {"repeat", "mix"} if self.options.virtual else kinds - {FIRST, None}
+            if kinds:
+                remedy = "name the fresh corpus; a mix repeats derived documents (max_repetition_ratio)"
+                raise UserError("holds derived documents", where=place, value=", ".join(sorted(kinds)), remedy=remedy)
 
     # The configuration.
 
@@ -158,7 +170,11 @@ class _Run(OrderingJob):
                 "run": previous.identity.get("run", self.run_id) if previous else self.run_id,
             },
             extent={"corpus": self.places, "epochs": options.epochs, "tokens": options.tokens},
-            execution={"tasks": options.tasks, "workers": self.workers},
+            execution={
+                "tasks": options.tasks,
+                "workers": self.workers,
+                "tokenizer_folder": tokenizer_folder(self.tokens),
+            },
         )
 
     def _repeat_config(self, config: RunConfig) -> RepeatConfig:

@@ -110,3 +110,14 @@ def listed_tokenizer(place: str) -> str | None:
     shards = Manifest(place).table("shards", ["tokenizer", "tokens"])
     names = set(shards["tokenizer"].to_pylist())
     return names.pop() if len(names) == 1 and not shards["tokens"].null_count else None
+
+
+def tokenizer_folder(counts: TokenCounts | None) -> str | None:
+    """Where the tokenizer is, for the run record: `derivedata verify` counts with it again. None: nobody knows."""
+    from derivedata.store.paths import Folder
+    from derivedata.store.runs import current_run
+
+    if isinstance(counts, Counted):
+        return counts.tokenizer_folder
+    record = current_run(Folder(counts.output)) if isinstance(counts, Listed) else None
+    return record.config.execution.get("tokenizer_folder") if record else None

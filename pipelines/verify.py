@@ -20,7 +20,8 @@ from typing import Any
 import zstandard
 from datatrove.pipeline.base import PipelineStep
 
-from derivedata.corpus.files import CorpusFile, corpus_files
+from derivedata.corpus.files import CorpusFile, corpus_files, is_virtual
+from derivedata.corpus.stream import open_stream
 from derivedata.errors import UserError
 from derivedata.generation.model import resolve_tokenizer
 from derivedata.generation.tokenizer import Tokenizer, load_tokenizer
@@ -193,6 +194,7 @@ def verify_corpus(
     found += check_records(folder, records, sound)
     if "rollouts" in sound.view.tables:
         found += check_rollouts(folder, sound.view)
+    found += _order(output)
     shards = sound.view.table("shards", ["documents"])
     return Verified(
         problems=[Problem(where=where, what=what) for where, what in found],
@@ -215,6 +217,15 @@ def _gather(findings: str) -> tuple[list[tuple[str, str]], dict[str, RowsDigest]
             for stage, (rows, total) in fields.get("kept", {}).items():
                 kept.setdefault(stage, RowsDigest()).merge(rows, total)
     return found, kept
+
+
+def _order(output: str) -> Iterator[tuple[str, str]]:
+    """What keeps a virtual corpus from being read: its corpus is gone or has changed, or it is damaged."""
+    try:
+        if is_virtual(output):
+            open_stream(output)
+    except UserError as error:
+        yield str(error.where or output), error.what
 
 
 def _find_source(record: RunRecord | None, given: Sequence[str], notes: list[str]) -> list[CorpusFile] | None:

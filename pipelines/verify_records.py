@@ -98,7 +98,7 @@ def check_records(folder: Folder, records: Records, sound: Sound) -> Iterator[Fo
                 continue
             yield from ((folder.url_of(f"{HISTORY}/{run.run_id}.json"), what) for what in _books(run, record, books))
     done = record is not None and record.status == "done"
-    if done and not folder.exists(CARD):
+    if done and not folder.exists(CARD) and not _is_order(record):
         yield folder.url_of(CARD), "is missing"
     for path in folder.names("plan/"):
         if path != INVENTORY and path.endswith(".json"):
@@ -108,6 +108,12 @@ def check_records(folder: Folder, records: Records, sound: Sound) -> Iterator[Fo
                 yield folder.url_of(path), f"is damaged: {error}"
     if record is not None and record.identity.get("job") == "paraphrase" and (done or "generation" in books):
         yield from ((folder.url_of(INVENTORY), what) for what in _inventory(folder, sound, books.get(INPUT, Books())))
+
+
+def _is_order(record: RunRecord) -> bool:
+    """Whether the output is an order of documents that stand elsewhere; such have no card."""
+    said = record.identity
+    return bool(said.get("virtual")) or said.get("job") == "subset" or said.get("materialize") is False
 
 
 def _books(run: RunRecord, current: RunRecord | None, books: Mapping[str, Books]) -> Iterator[str]:

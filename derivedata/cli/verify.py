@@ -32,10 +32,10 @@ def verify(
 ) -> None:
     """Check CORPUS: hashes, counts, identities, lineage to the source, and the books.
 
-    Prints a line for each thing that is wrong, naming the file, and exits with 1 if there is any. Changes nothing,
-    unless --repair is given: then the damaged parts of an output of paraphrase or difficulty are made again. What is
-    sound of them is kept, a model is started only where something is lost, and damaged files are moved to
-    CORPUS/quarantine.
+    Prints a line for each thing that is wrong, naming the file, and exits with 1 if there is any, or if something
+    could not be checked. Changes nothing, unless --repair is given: then the damaged parts of an output of paraphrase
+    or difficulty are made again. What is sound of them is kept, a model is started only where something is lost, and
+    damaged files are moved to CORPUS/quarantine.
     """
     if (model or styles or endpoints) and not repair:
         raise UserError("--model, --endpoint and --style need --repair")
@@ -84,8 +84,12 @@ def _tell(verified) -> None:
     for problem in verified.problems:
         click.echo(printable(f"{problem.where}: {problem.what}"))
     counted = "tokens counted again" if verified.tokens_counted else "tokens not counted again"
+    result = "all as it should be"
+    if verified.problems:
+        result = f"{len(verified.problems):,} problems"
+    elif verified.notes:
+        result = "nothing wrong was found, but not everything could be checked"
     click.echo(
         f"{verified.shards:,} shards, {verified.documents:,} documents ({counted}), "
-        f"{verified.sources:,} source files: "
-        + (f"{len(verified.problems):,} problems" if verified.problems else "all as it should be")
+        f"{verified.sources:,} source files: {result}"
     )

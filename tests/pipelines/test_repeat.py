@@ -193,6 +193,30 @@ def test_what_cannot_work_is_said_before_anything_is_written(plain, tmp_path):
         repeat_corpus(options(plain, tmp_path / "out", epochs=1, max_bad_input=0.01))
 
 
+def test_derived_documents_are_no_first_epoch(plain, tmp_path):
+    repeat_corpus(options(plain, tmp_path / "written", epochs=2))
+    with pytest.raises(UserError, match=r"holds derived documents \(got repeat\)"):
+        repeat_corpus(options(tmp_path / "written", tmp_path / "again", epochs=2))
+    assert not (tmp_path / "again").exists()
+
+
+def test_verify_counts_with_the_tokenizer_of_the_repeat_again(plain, tmp_path, tiny_model):
+    repeat_corpus(options(plain, tmp_path / "once", tiny_model, epochs=1))
+    repeat_corpus(options(tmp_path / "once", tmp_path / "listed", epochs=2, count_tokens=True))
+    for name in ("once", "listed"):
+        verified = verify_corpus(str(tmp_path / name))
+        assert verified.tokens_counted and (verified.problems, verified.notes) == ([], [])
+
+
+def test_verify_says_whether_an_order_can_still_be_read(tmp_path):
+    corpus = write_plain(tmp_path / "in", documents=10, size=100)
+    repeat_corpus(options(corpus, tmp_path / "virtual", epochs=2, virtual=True))
+    assert verify_corpus(str(tmp_path / "virtual")).problems == []
+    (corpus / "part-0.jsonl").unlink()
+    [problem] = verify_corpus(str(tmp_path / "virtual")).problems
+    assert "part-0.jsonl is gone" in problem.what
+
+
 def test_an_archive_that_cannot_be_read_from_the_middle_is_rewritten_once(plain, tmp_path, monkeypatch):
     repeat_corpus(options(plain, tmp_path / "near", epochs=2, virtual=True))
     monkeypatch.setattr("derivedata.pipelines.repeat_run.MOST_SKIPPED", 20_000)
