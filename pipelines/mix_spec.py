@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -72,6 +72,7 @@ def read_spec(path: str | Path) -> MixSpec:
     for number, name in enumerate(names):
         if name in names[:number]:
             raise UserError("is there twice", where=file.where(f"sources[{number}].source_name"), value=name)
+    _apart(file, sources)
     total = math.fsum(source.target_ratio for source in sources)
     if abs(total - 1) > 1e-6:
         told = " + ".join(f"{source.target_ratio:g}" for source in sources)
@@ -82,6 +83,21 @@ def read_spec(path: str | Path) -> MixSpec:
         seed=_whole(file, "seed"),
         tokenizer=_text(file, "tokenizer", file.content.get("tokenizer")),
     )
+
+
+def _apart(file: YamlFile, sources: Sequence[MixSource]) -> None:
+    """Refuse two sources with the same documents: they would come twice, and count as other ones each time."""
+    for number, one in enumerate(sources):
+        for other in sources[:number]:
+            shared = set(one.paths) & set(other.paths)
+            pairs = ((one.style, other.style), (one.strategy, other.strategy))
+            if shared and all(a is None or b is None or a == b for a, b in pairs):
+                raise UserError(
+                    f"has documents of source {other.source_name}, too",
+                    where=file.where(f"sources[{number}].paths"),
+                    value=min(shared),
+                    remedy="name them in one source, with max_repetition_ratio to have them more than once",
+                )
 
 
 def _source(file: YamlFile, where: str, raw: Any, base: Path) -> MixSource:

@@ -8,9 +8,11 @@ import polars as pl
 import pytest
 import yaml
 
+from derivedata.cli.eta.holdings import read_holdings
 from derivedata.corpus.files import corpus_files
 from derivedata.corpus.stream import open_stream
 from derivedata.errors import UserError
+from derivedata.pipelines.count import count_tokens
 from derivedata.pipelines.mix import olmo_core_config
 from derivedata.pipelines.mix_plan import Population, most_tokens, share_out
 from derivedata.pipelines.mix_run import MixOptions, make_mix
@@ -129,6 +131,30 @@ def test_a_written_mix_is_the_virtual_one(made, tmp_path, tiny_model):
         strategy = portion.strategy
         assert portion.share.tokens <= found[strategy] < portion.share.tokens + 300
     assert verify_corpus(str(tmp_path / "written")).problems == []
+
+
+def test_eta_reads_fresh_and_derived_tokens_of_a_mix(made, tmp_path, tiny_model):
+    spec = write_spec(tmp_path, three(made), tiny_model, requested_tokens=8000)
+    for name, options in (("virtual", {}), ("written", {"materialize": True})):
+        mix(spec, tmp_path / name, **options)
+    with pytest.raises(UserError, match=r"lists no documents.*derivedata tokens"):
+        read_holdings([str(tmp_path / "virtual")])
+    count_tokens([str(tmp_path / "virtual")], str(tiny_model))
+    written, virtual = (read_holdings([str(tmp_path / name)]) for name in ("written", "virtual"))
+    assert {one.strategy for one in written.held} == {"paraphrase", "repeat"}
+    assert 4000 <= written.fresh_tokens < 4300
+    assert (virtual.fresh_tokens, set(virtual.held)) == (written.fresh_tokens, set(written.held))
+    assert verify_corpus(str(tmp_path / "virtual")).problems == []
+    verified = verify_corpus(str(tmp_path / "written"))
+    assert verified.tokens_counted and (verified.problems, verified.notes) == ([], [])
+
+
+def test_the_same_documents_in_two_sources_are_refused(made, tmp_path, tiny_model):
+    sources = [source("web", 0.5, made / "corpus"), source("again", 0.5, made / "corpus", max_repetition_ratio=2)]
+    with pytest.raises(UserError, match=r"sources\[1\]\.paths: has documents of source web, too"):
+        read_spec(write_spec(tmp_path, sources))
+    sources = [source("faq", 0.5, made / "derived", style="faq"), source("table", 0.5, made / "derived", style="table")]
+    assert len(read_spec(write_spec(tmp_path, sources)).sources) == 2
 
 
 def test_a_virtual_repeat_is_a_source_beyond_its_first_epoch(made, tmp_path, tiny_model):

@@ -57,9 +57,10 @@ def read_holdings(corpora: Sequence[str], fresh_tokens: float | None = None) -> 
     from derivedata.store.manifest import Manifest
 
     manifests = [Manifest(corpus) for corpus in corpora]
-    frame = pl.concat([manifest.summary().styles for manifest in manifests], how="vertical_relaxed")
+    frame = pl.concat([_styles(manifest) for manifest in manifests], how="vertical_relaxed")
     if frame.is_empty():
-        raise UserError("the manifest lists no documents yet", where=", ".join(corpora))
+        remedy = "an order is counted first: derivedata tokens CORPUS --tokenizer NAME"
+        raise UserError("the manifest lists no documents", where=", ".join(corpora), remedy=remedy)
     notes = []
     tokenizers = sorted({str(name) for name in frame["tokenizer"].drop_nulls()})
     if len(tokenizers) > 1:
@@ -82,6 +83,28 @@ def read_holdings(corpora: Sequence[str], fresh_tokens: float | None = None) -> 
         tokenizer=tokenizers[0] if len(tokenizers) == 1 else None,
         notes=tuple(notes),
     )
+
+
+def _styles(manifest):
+    """Documents and tokens by strategy, style and tokenizer.
+
+    A shard of a mix holds several strategies, so its documents say; an order has no shards, so what was counted does.
+    """
+    import polars as pl
+
+    kinds, wanted = ["strategy", "style", "tokenizer"], ["strategy", "style", "tokenizer", "documents", "tokens"]
+    summary = manifest.summary()
+    frame = summary.styles.select(wanted)
+    if frame.is_empty() and summary.counts.height:
+        # Of several counts one is enough: that of the tokenizer counted with first, by name.
+        counts = summary.counts.select(wanted)
+        return counts.filter(pl.col("tokenizer") == counts["tokenizer"].min())
+    if "mix" not in frame["strategy"]:
+        return frame
+    tokenizers = manifest.scan("shards").select(pl.col("path").alias("shard"), "tokenizer")
+    documents = manifest.scan("documents").join(tokenizers, on="shard").group_by(kinds)
+    told = documents.agg(pl.len().alias("documents"), pl.col("tokens").cast(pl.Int64).sum()).sort(kinds).collect()
+    return told.select(wanted)
 
 
 def _fresh(frame, manifests, notes: list[str]) -> tuple[float | None, str]:
