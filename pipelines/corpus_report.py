@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -51,6 +52,8 @@ def write_report(place: str | Sequence[str], output: str, *, examples: int = 3, 
         part.write_text(text, "utf-8")
         os.replace(part, path)
     except OSError as error:
+        with contextlib.suppress(OSError):
+            part.unlink()
         raise explain(error, output) or error from error
     return output
 

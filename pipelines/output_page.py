@@ -56,12 +56,11 @@ REJECTED = """
 
 def output_page(folder: Folder, record: RunRecord | None, name: str) -> Page:
     summary = Manifest(folder).summary()
-    tokens = "not all counted alike" if summary.tokens is None else f"{summary.tokens:,} tokens"
     identity = record.identity if record else {}
     made = f", made by {identity['model']}" if identity.get("model") else ""
     page = Page(
         title=f"Corpus {base(name)}",
-        summary=f"{summary.documents:,} documents, {tokens}, {compact(summary.bytes)}B in "
+        summary=f"{summary.documents:,} documents, {summary.tokens_told}, {compact(summary.bytes)}B in "
         f"{summary.shards:,} shards{made}.",
         footer="Made by derivedata report from the manifest; nothing on this page is fetched.",
     )

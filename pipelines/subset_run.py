@@ -132,6 +132,9 @@ class _Run(OrderingJob):
             self._count_keys(held_out)
             counted = Counted(self.folder, blocks.files, [held_out])
             taken.append(self._write(blocks, counted, counted.cut(limit, KEY_SPACE), HELD_OUT, None))
+            if not taken[-1].cut.documents:
+                share = f"{options.validation:.3g} of {blocks.documents:,} documents"
+                self.listener.say(f"no document is held out: {share} came to none; raise --validation")
         return taken
 
     def _count_keys(self, selection: Selection) -> None:

@@ -181,8 +181,9 @@ def _told(summary: Summary) -> list[str]:
     from derivedata.cli.render import text_table
 
     lines = [text_table(summary.styles.to_dicts(), summary.styles.columns)]
-    tokens = "not all counted alike" if summary.tokens is None else f"{summary.tokens:,} tokens"
-    lines.append(f"{summary.documents:,} documents, {tokens}, {summary.bytes:,} bytes in {summary.shards:,} shards")
+    lines.append(
+        f"{summary.documents:,} documents, {summary.tokens_told}, {summary.bytes:,} bytes in {summary.shards:,} shards"
+    )
     if summary.counts.height:
         lines += ["", "counted:", text_table(summary.counts.to_dicts(), summary.counts.columns)]
     if summary.rejected.height:

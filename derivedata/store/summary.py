@@ -54,6 +54,14 @@ class Summary:
             return None
         return int(self.styles["tokens"].sum())
 
+    @property
+    def tokens_told(self) -> str:
+        """`tokens` in words."""
+        if self.tokens is not None:
+            return f"{self.tokens:,} tokens"
+        uncounted = self.styles["tokens"].null_count() == self.styles.height
+        return "tokens not counted" if uncounted else "tokens not all counted alike"
+
     def to_dict(self) -> dict:
         """For JSON."""
         return {

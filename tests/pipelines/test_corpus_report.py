@@ -110,6 +110,7 @@ def test_what_cannot_be_written_is_one_line(made, tmp_path):  # noqa: F811
         write_report(str(made / "in"), str(tmp_path / "no" / "page.html"))
     with pytest.raises(UserError):
         write_report(str(made / "in"), str(tmp_path))
+    assert not list(tmp_path.parent.glob(f".{tmp_path.name}.*"))  # nothing half made stays
 
 
 def test_documents_of_an_order_know_their_sources(out, tmp_path):  # noqa: F811

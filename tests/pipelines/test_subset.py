@@ -11,6 +11,7 @@ from derivedata.errors import UserError
 from derivedata.generation.tokenizer import load_tokenizer
 from derivedata.pipelines.repeat_run import RepeatOptions, repeat_corpus
 from derivedata.pipelines.run import paraphrase_corpus
+from derivedata.pipelines.serving import Silence
 from derivedata.pipelines.subset import CountKeys
 from derivedata.pipelines.subset_run import SubsetOptions, name_of, take_subsets
 from derivedata.pipelines.verify import verify_corpus
@@ -66,6 +67,15 @@ def test_another_seed_takes_other_documents_and_more_sizes_extend(plain, tmp_pat
         take_subsets(options(plain, tmp_path / "a", tiny_model, (5_000,), seed=1))
     other, _ = take_subsets(options(plain, tmp_path / "a", tiny_model, (5_000,), seed=1, restart=True))
     assert uids(other[0].folder) == uids(two[0].folder) and not (tmp_path / "a" / "9k").exists()
+
+
+def test_a_share_that_holds_out_nothing_is_said(plain, tmp_path, tiny_model):
+    said = []
+    listener = Silence()
+    listener.say = said.append
+    taken, _ = take_subsets(options(plain, tmp_path / "out", tiny_model, (2_000,), validation=1e-9), listener)
+    assert taken[-1].cut.documents == 0
+    assert said[-1].startswith("no document is held out: 1e-09 of 180 documents")
 
 
 def test_the_tasks_change_nothing(plain, tmp_path, tiny_model):

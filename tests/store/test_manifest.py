@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from dataclasses import replace
 
 import polars as pl
 import pyarrow as pa
@@ -51,13 +52,13 @@ def test_summary_by_style_with_rejects_and_books(folder):
 def test_uncounted_tokens_are_unknown_and_not_zero(folder, tmp_path):
     with folder.scratch() as scratch:
         entry, _ = samples.shard(scratch, Unit(9, 0, 1, 0, 1, ("faq",)), "faq", {"k": "two words"})
-        from dataclasses import replace
-
         entry = replace(entry, tokens=None, tokenizer=None, strategy="repeat", style=None)
         Ledger(folder).publish("repeat-1", Part(stage="repeat", books=Books(planned=1, accepted=1), shards=[entry]))
     summary = Manifest(folder).summary()
     assert summary.styles.filter(strategy="repeat")["tokens"].to_list() == [None]
-    assert summary.tokens is None
+    assert summary.tokens is None and summary.tokens_told == "tokens not all counted alike"
+    alone = replace(summary, styles=summary.styles.filter(strategy="repeat"))
+    assert alone.tokens_told == "tokens not counted"
 
 
 def test_frames_are_polars_frames(folder):
