@@ -233,12 +233,14 @@ class Ingestion:
             run_locally([self.stage(plan)], tasks=self.options.tasks, workers=self.workers, logging_dir=logging_dir)
 
     def _tell_input(self, plan: Sequence[Entry], wanted: Sequence[Entry]) -> None:
-        kinds = {"rows": "files", "arrow": "Arrow files", "text": "bundles of text files", "stream": "streams"}
-        told = ", ".join(
-            f"{count:,} {words}"
-            for kind, words in kinds.items()
-            if (count := sum(entry.kind == kind for entry in plan))
-        )
+        kinds = {
+            "rows": ("file", "files"),
+            "arrow": ("Arrow file", "Arrow files"),
+            "text": ("bundle of text files", "bundles of text files"),
+            "stream": ("stream", "streams"),
+        }
+        counts = {kind: sum(entry.kind == kind for entry in plan) for kind in kinds}
+        told = ", ".join(f"{count:,} {kinds[kind][count != 1]}" for kind, count in counts.items() if count)
         done = len(plan) - len(wanted)
         self.listener.say(f"input: {told}" + (f"; going on after {done:,} of them" if done and wanted else ""))
 
