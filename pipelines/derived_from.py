@@ -105,9 +105,9 @@ class DerivedIngestion(Ingestion):
         self.index = index
 
     def find(self) -> list[Entry]:
-        found = find_entries(
-            self.options.sources, config=self.options.config, split=self.options.split, say=self.listener.say
-        )
+        # A configuration is a style there: all of them are meant, unless one is named.
+        options, say = self.options, self.listener.say
+        found = find_entries(options.sources, config=options.config, split=options.split, every_config=True, say=say)
         actual = [entry for entry in found if any(f"/{ACTUAL}/" in file.url for file in entry.files)]
         if actual:
             self.listener.say(f"left out: {len(actual):,} files of {ACTUAL}, which are not derived")

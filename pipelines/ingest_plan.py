@@ -32,6 +32,7 @@ def find_entries(
     split: str | None = None,
     text_files: bool = False,
     attributes: Sequence[str] = (),
+    every_config: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> list[Entry]:
     """The entries that sources stand for, in the order in which they are named.
@@ -41,6 +42,7 @@ def find_entries(
         config, split: of a Hugging Face data set.
         text_files: every file is one document, whatever its name.
         attributes: names or folders of Dolma attributes to join.
+        every_config: of a folder with several configurations, none of which is named, all are meant.
         say: hears what is left out.
 
     Raises:
@@ -56,6 +58,10 @@ def find_entries(
         if data is None:
             plain.append(place)
             continue
+        if every_config and data.files and os.path.isdir(place):
+            data = _every_config(place, data, split)
+        if data.other_configs:
+            say(f"{place}: configuration(s) left out, --config takes one: {', '.join(data.other_configs)}")
         if data.other_splits:
             say(f"{place}: split(s) left out: {', '.join(data.other_splits)}")
         found += _hub_entries(data, first=len(found))
@@ -71,6 +77,14 @@ def find_entries(
     if attributes:
         found = [_with_attributes(entry, attributes) for entry in found]
     return found
+
+
+def _every_config(place: str, data: HubData, split: str | None) -> HubData:
+    """A folder's configurations as one; a file that several of them hold is read once."""
+    others = [find_hub_data(place, config=name, split=split) for name in data.other_configs]
+    files = dict.fromkeys(file for one in (data, *others) for file in one.files)
+    splits = dict.fromkeys(name for one in (data, *others) for name in one.other_splits)
+    return replace(data, files=tuple(files), other_splits=tuple(splits), other_configs=())
 
 
 def _all_text(files: list[CorpusFile], text_files: bool) -> list[CorpusFile]:

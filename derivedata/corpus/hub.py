@@ -31,12 +31,13 @@ CONFIGS = re.compile(r"\A---\s*\n(?:.*\n)*?configs\s*:")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HubData:
-    """What a data set is read from: files, or shares of a stream; and the splits that are left out."""
+    """What a data set is read from: files, or shares of a stream; and the splits and configurations left out."""
 
     origin: str
     files: tuple[str, ...] = ()
     streams: tuple[Mapping[str, Any], ...] = ()
     other_splits: tuple[str, ...] = ()
+    other_configs: tuple[str, ...] = ()
 
 
 def find_hub_data(place: str, *, config: str | None, split: str | None) -> HubData | None:
@@ -60,7 +61,9 @@ def find_hub_data(place: str, *, config: str | None, split: str | None) -> HubDa
             return _resolved(str(folder), folder.name, None, config, split)
         return None
     match = HUB.fullmatch(place)
-    if match is None or folder.exists() or any(letter in place for letter in "*?["):
+    # With a folder here by the owner's name it is a slip in a path: the hub would be asked for half a minute.
+    here = folder.exists() or (folder.parent.is_dir() and "@" not in place)
+    if match is None or here or any(letter in place for letter in "*?["):
         return None
     return _resolved(match["name"], match["name"].rpartition("/")[2], match["revision"], config, split)
 
@@ -115,16 +118,17 @@ def _resolved(place: str, origin: str, revision: str | None, config: str | None,
         builder = datasets.load_dataset_builder(place, name=config, revision=revision)
         found = builder.config.data_files
         by_split = dict(found) if found else dict.fromkeys(builder.info.splits or {}, ())
+        configs = tuple(name for name in builder.builder_configs if name != builder.config.name and config is None)
     chosen, others = _choose(list(by_split), split, place)
     files = tuple(str(file) for file in by_split[chosen])
     if files and all(os.path.splitext(without_compression(file.partition("?")[0]))[1] in FORMATS for file in files):
-        return HubData(origin=origin, files=files, other_splits=others)
+        return HubData(origin=origin, files=files, other_splits=others, other_configs=configs)
     version = hashlib.sha256(repr(getattr(by_split[chosen], "origin_metadata", ())).encode()).hexdigest()
     wanted = {"place": place, "config": config, "split": chosen, "revision": revision, "version": version}
     with _said(place):
         shards = _stream(wanted).num_shards
     streams = tuple({**wanted, "shard": shard, "shards": shards} for shard in range(shards))
-    return HubData(origin=origin, streams=streams, other_splits=others)
+    return HubData(origin=origin, streams=streams, other_splits=others, other_configs=configs)
 
 
 def _choose(splits: Sequence[str], split: str | None, place: str) -> tuple[str, tuple[str, ...]]:
@@ -187,4 +191,5 @@ def _said(place: str) -> Iterator[None]:
     except Exception as error:
         told = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
         value = f"{type(error).__name__}: {told}"
-        raise UserError("is no data set that can be read", where=place, value=value) from error
+        here = "" if os.path.exists(place) else "is no file or folder here, and "
+        raise UserError(f"{here}is no data set that can be read", where=place, value=value) from error

@@ -80,6 +80,7 @@ def test_a_folder_in_the_hubs_layout(tmp_path):
     folder = hub_folder(tmp_path / "set")
     data = find_hub_data(str(folder), config=None, split=None)
     assert [file.rpartition("/")[2] for file in data.files] == ["train-0.jsonl"] and data.other_splits == ("test",)
+    assert data.other_configs == ("de",) and not find_hub_data(str(folder), config="en", split=None).other_configs
     take(folder, tmp_path / "out")
     assert [row["text"] for row in rows(tmp_path / "out")] == [f"train {n}." for n in range(4)]
     take(folder, tmp_path / "de", config="de")
@@ -108,6 +109,14 @@ def test_an_unknown_configuration_or_split_is_one_line(tmp_path, wanted, told):
     with pytest.raises(UserError, match=told) as failed:
         take(hub_folder(tmp_path / "set"), tmp_path / "out", **wanted)
     assert "\n" not in failed.value.line
+
+
+def test_a_slip_in_a_path_is_not_asked_of_the_hub(tmp_path, monkeypatch):
+    (tmp_path / "data").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("derivedata.corpus.hub._resolved", lambda *wanted: pytest.fail("asked the hub"))
+    with pytest.raises(UserError, match="no such file or folder"):
+        ingest(IngestOptions(sources=("data/corpse.jsonl",), output="out"))
 
 
 def test_a_name_that_is_no_folder_and_not_on_the_hub_is_one_line(tmp_path):

@@ -12,6 +12,7 @@ from derivedata.cli.export import export as command
 from derivedata.errors import UserError
 from derivedata.pipelines.export import ExportOptions, ExportStage, export
 from derivedata.pipelines.ingest import IngestOptions, ingest
+from derivedata.store.manifest import Manifest
 from tests.pipelines.test_derived_from import SOURCES, corpus, take, write_finephrase  # noqa: F401
 from tests.pipelines.test_ingest import rows, write_lines
 
@@ -52,6 +53,13 @@ def test_a_finephrase_file_comes_out_as_it_went_in(tmp_path, derived):
                 "text": row["text"],
                 "rollout_results": row["rollout_results"],
             }
+
+
+def test_what_was_exported_comes_back_in_every_style(tmp_path, derived, corpus, tiny_model):  # noqa: F811
+    write(derived, tmp_path / "out", "finephrase")
+    take(tmp_path / "out", tmp_path / "back", tiny_model, derived_from=str(corpus))
+    went, came = (Manifest(place).summary().styles for place in (derived, tmp_path / "back"))
+    assert came.select("style", "documents", "tokens").rows() == went.select("style", "documents", "tokens").rows()
 
 
 def test_the_same_corpus_in_the_hubs_layout(tmp_path, derived):
