@@ -1,6 +1,6 @@
 """The RL study: a small model, its easy and hard sums, a grid of (B_p, n) runs, and what the planner says of them.
 
-    python -m derivedata.trainers.rl_study OUT            one to two hours on an idle core; started again it goes on
+    python -m derivedata.trainers.rl_study OUT            about an hour on an idle core; started again it goes on
     python -m derivedata.trainers.rl_study OUT --small    the same in small, two minutes
 
 OUT holds model/, splits/, runs/ and study.json; the page is written to OUT/rl-study.md.
@@ -32,20 +32,20 @@ class Scale:
 
     problems: int = 4_000  # of which the bands are cut
     taught: int = 12_000  # sums of the warm-up, those of the problems taken out
-    warm_up: int = 1_400  # steps of it
+    warm_up: int = 3_000  # steps of it
     width: int = 64
     layers: int = 2
     validation: int = 200  # problems held out of each band
-    budget: int = 204_800  # C of each run
+    budget: int = 51_200  # C of each run
     # (B_p, n): a line of n at one B_p, and one of B_p at one n.
     easy: Sequence[tuple[int, int]] = field(default=((32, 8), (32, 4), (32, 16), (32, 2), (64, 8), (8, 8), (16, 16)))
     hard: Sequence[tuple[int, int]] = field(default=((32, 8), (32, 16), (32, 4)))
-    lr_at_1024: float = 1.5e-4
+    lr_at_1024: float = 3e-4
 
 
 SMALL = Scale(
     problems=400,
-    warm_up=600,
+    warm_up=1_500,
     validation=16,
     budget=128,
     easy=((4, 4), (8, 4)),

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from derivedata.problems.passrate import jeffreys_interval
+from derivedata.trainers.rl_study_model import RIGHT_SHARE
 
 PAGE = "rl-study.md"
 _BINS = (0.0, 0.25, 0.5, 0.75, 1.0)
@@ -25,8 +26,9 @@ def write_page(output: Path, counts: dict[str, Any], runs: Sequence[str], plan: 
         "# A small RL study, measured",
         "",
         f"A Llama of {counts['parameters']:,} parameters (without the input embedding) over characters was taught "
-        f"{counts['taught']:,} sums until a loss of {counts['loss']:.3f} nats a token. Of {counts['problems']:,} other "
-        f"sums it solved, of {k} samples at temperature 0.6:",
+        f"{counts['taught']:,} sums and differences with answers of which {RIGHT_SHARE['+']:.0%} and "
+        f"{RIGHT_SHARE['-']:.0%} were right and the others off by 1, -1 or 10 (last loss {counts['loss']:.3f} nats a "
+        f"token). Of {counts['problems']:,} others it solved, of {k} samples at temperature 0.6:",
         "",
         "| right of 16 | " + " | ".join(str(i) for i in range(k + 1)) + " |",
         "| --- |" + " ---: |" * (k + 1),

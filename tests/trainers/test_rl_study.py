@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from derivedata.trainers.rl_study_model import CHARACTERS, split, sums
+from derivedata.trainers.rl_study_model import CHARACTERS, measure, split, sums, warm_up, write_model
 from derivedata.trainers.rl_study_page import fell_to_zero, write_page
 
 
@@ -17,6 +17,15 @@ def test_sums_are_different_and_their_answers_right():
     for problem in problems:
         assert eval(problem.question.removesuffix("=")) == int(problem.ground_truth)
         assert set(problem.question + problem.ground_truth) <= set(CHARACTERS)
+
+
+def test_a_warm_up_lowers_the_loss_and_answers_can_be_counted(tmp_path):
+    problems = sums(40, seed=0)
+    folder = write_model(tmp_path / "model", width=32, layers=1)
+    first = warm_up(folder, problems, steps=1, batch=16)
+    assert warm_up(folder, problems, steps=40, batch=16) < first
+    right = measure(folder, problems[:8], k=4)
+    assert right.shape == (8,) and (right >= 0).all() and (right <= 4).all()
 
 
 def test_bands_are_cut_as_difficulty_cuts_them():
