@@ -45,7 +45,7 @@ quick *args: setup
 bench *parts: setup
     {{bin}}/python -m tests.bench {{parts}}
 
-# Train on sums with easy and hard recipes and write trainers/rl-study.md (one to two hours on an idle core; resumable).
+# Train on sums with easy and hard recipes and write trainers/rl-study.md (about an hour on an idle core; resumable).
 rl-study dir="rl-study": setup
     {{bin}}/python -m derivedata.trainers.rl_study {{dir}}
     cp {{dir}}/rl-study.md {{dir}}/rl-study.svg trainers/
