@@ -275,6 +275,7 @@ def test_other_names_of_columns_and_other_formats_are_read(tmp_path):
         ([{"run": "a", "C": 5, "reward": 61.0}], "run a, C = 5: reward out of range.*percent divide by 100"),
         ([{"run": "a", "C": 5, "reward": "high"}], "row 1: avg is not a number"),
         ([{"run": "", "C": 5, "reward": 0.5}], "row 1: a row names no run"),
+        ([{"run": "a", "C": "nan", "reward": 0.5}], "row 1: a reward without its C"),
         ([{"run": "a", "C": 5, "loss": 0.5}], "no column reward"),
         ([{"run": "a", "C": 5, "reward": 0.5, "n": 2.5}], "n is a whole number"),
     ],

@@ -89,9 +89,12 @@ def _of_table(path: Path) -> pl.DataFrame:
             columns[column] = [_number(cell, f"{path}, row {i + 1}", column) for i, cell in enumerate(cells)]
         else:
             columns[column] = [None if cell in (None, "") else str(cell) for cell in cells]
-    for i, name in enumerate(columns["run"]):
+    for i, (name, compute) in enumerate(zip(columns["run"], columns["C"], strict=True)):
+        where = f"{path}, row {i + 1}"
         if not name:
-            raise UserError("a row names no run", where=f"{path}, row {i + 1}")
+            raise UserError("a row names no run", where=where)
+        if compute is None and any(columns[metric][i] is not None for metric in METRICS):
+            raise UserError("a reward without its C", where=where, remedy="give C, or take the row out")
     return pl.DataFrame(columns, schema=_schema(), strict=False)
 
 
