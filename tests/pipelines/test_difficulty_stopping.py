@@ -155,7 +155,8 @@ def test_rescoring_draws_fresh_samples_and_shows_the_regression(server, tiny_mod
 
 
 def test_a_pilot_without_samples_is_said(tiny_model, tmp_path):
-    problems = write_problems(tmp_path / "p.jsonl", [0.5] * 3)
+    # One problem: with more, a server that refuses everything ends the run before the pilot is counted.
+    problems = write_problems(tmp_path / "p.jsonl", [0.5])
     narrow = FakeServer(tokenizer=tiny_model, model=MODEL, reply=answer, context=20)
     with narrow, pytest.raises(UserError, match="no problem of the pilot has a sample"):
         measure(narrow, problems, tmp_path / "out", tiny_model, early_stop="0.99")
