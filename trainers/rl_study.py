@@ -40,7 +40,7 @@ class Scale:
     # (B_p, n): a line of n at one B_p, and one of B_p at one n.
     easy: Sequence[tuple[int, int]] = field(default=((32, 8), (32, 4), (32, 16), (32, 2), (64, 8), (8, 8), (16, 16)))
     hard: Sequence[tuple[int, int]] = field(default=((32, 8), (32, 16), (32, 4)))
-    lr_at_1024: float = 3e-4
+    lr_at_1024: float = 2e-4
 
 
 SMALL = Scale(
