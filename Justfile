@@ -50,6 +50,10 @@ rl-study dir="rl-study": setup
     {{bin}}/python -m derivedata.trainers.rl_study {{dir}}
     cp {{dir}}/rl-study.md {{dir}}/rl-study.svg trainers/
 
+# Kills, and faults of servers, disks, object storage and files: nothing lost, nothing twice, one clear line.
+faults *args: setup
+    {{bin}}/python -m pytest -m faults {{args}}
+
 # The properties on 20,000 examples each (hours on two cores).
 nightly *args: setup
     DERIVEDATA_NIGHTLY=1 {{bin}}/python -m pytest -q tests/corpus/test_any_bytes.py tests/generation/test_pieces.py \

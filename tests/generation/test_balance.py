@@ -9,6 +9,8 @@ import pytest
 from derivedata.generation.balance import LONGEST_REST_S, REST_S, SICK_AFTER, SLACK, Balancer
 from derivedata.generation.request import Endpoint
 
+pytestmark = pytest.mark.faults
+
 URLS = ("http://a", "http://b", "http://c")
 
 

@@ -12,6 +12,8 @@ from derivedata.generation.client import Client, Completion, Endpoint, Failure, 
 from derivedata.generation.prompt import PromptBuilder
 from tests.fake_server import FakeServer, fake_server_process
 
+pytestmark = pytest.mark.faults
+
 SAMPLING = Sampling(max_tokens=200)
 
 

@@ -19,6 +19,8 @@ from derivedata.generation.metrics import parse_metrics
 from derivedata.generation.model import resolve_model
 from derivedata.generation.server import VllmServer, end_leftovers
 
+pytestmark = pytest.mark.faults
+
 REPOSITORY = Path(__file__).parents[2]
 FAKE = (sys.executable, "-m", "tests.fake_server")
 # A child that ignores SIGTERM and lives in a session of its own: the worst a server's process can do.

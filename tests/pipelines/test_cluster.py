@@ -35,6 +35,8 @@ from tests.pipelines.fakes import MODEL, job, serve_at
 from tests.pipelines.test_kill import start
 from tests.pipelines.test_source import write_corpus
 
+pytestmark = pytest.mark.faults
+
 
 class Stumbling(PipelineStep):
     """Fails in some tasks, a number of times."""

@@ -20,6 +20,8 @@ from tests.fake_server import FakeServer
 from tests.pipelines.fakes import MODEL
 from tests.pipelines.measuring import measure, measurement
 
+pytestmark = pytest.mark.faults
+
 PROBLEMS, WINDOW, TOKENS_PER_SECOND, SEGMENT_SECONDS = 60, 32, 40, 5
 
 

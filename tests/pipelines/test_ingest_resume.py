@@ -23,6 +23,8 @@ from derivedata.store.ledger import Ledger
 from derivedata.store.manifest import Manifest
 from tests.pipelines.test_ingest import rows, write_lines
 
+pytestmark = pytest.mark.faults
+
 
 class Killed(BaseException):
     """Not an Exception: nothing may catch it and go on."""

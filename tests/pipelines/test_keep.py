@@ -21,6 +21,8 @@ from derivedata.pipelines.run import ParaphraseOptions, paraphrase_corpus
 from derivedata.store.paths import Folder
 from derivedata.store.runs import current_run
 
+pytestmark = pytest.mark.faults
+
 REPOSITORY = Path(__file__).parents[2]
 KEEP = """
 import click, sys

@@ -25,6 +25,8 @@ from tests.fake_server import FakeServer
 from tests.pipelines.fakes import MODEL, job, serve_at
 from tests.pipelines.test_source import write_corpus
 
+pytestmark = pytest.mark.faults
+
 WINDOW = 32
 SEGMENT_SECONDS = 5.0
 

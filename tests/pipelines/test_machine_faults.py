@@ -22,6 +22,8 @@ from tests.fake_text import reply
 from tests.pipelines.fakes import MODEL, job, serve_at
 from tests.pipelines.test_kill import texts
 
+pytestmark = pytest.mark.faults
+
 STYLES = ("question", "faq")
 
 

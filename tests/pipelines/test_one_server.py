@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 
+import pytest
+
 from derivedata.pipelines import one_server
 from derivedata.pipelines.difficulty_run import measure_difficulty
 from derivedata.pipelines.run import paraphrase_corpus
@@ -12,6 +14,8 @@ from tests.fake_server import FakeServer
 from tests.fake_text import reply
 from tests.pipelines.fakes import MODEL, job, serve_at
 from tests.pipelines.measuring import measurement
+
+pytestmark = pytest.mark.faults
 
 
 def test_two_jobs_share_a_server_that_starts_with_the_first(corpus, tiny_model, tmp_path, monkeypatch):

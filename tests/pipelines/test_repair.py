@@ -27,6 +27,8 @@ from tests.pipelines.faults import alter, both, constant, cut, delete, edit_reco
 from tests.pipelines.measuring import measure
 from tests.pipelines.test_source import source_text, write_corpus
 
+pytestmark = pytest.mark.faults
+
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):

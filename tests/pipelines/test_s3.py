@@ -22,6 +22,8 @@ from tests.fake_server import FakeServer
 from tests.pipelines.fakes import MODEL, job, serve_at
 from tests.pipelines.test_source import write_corpus
 
+pytestmark = pytest.mark.faults
+
 
 @pytest.fixture(scope="module")
 def bucket():

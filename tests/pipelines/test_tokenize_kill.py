@@ -16,6 +16,8 @@ from derivedata.pipelines.verify import verify_corpus
 from derivedata.store.manifest import Manifest
 from tests.pipelines.test_source import write_corpus
 
+pytestmark = pytest.mark.faults
+
 
 def start(corpus: Path, out: Path, tokenizer: Path) -> subprocess.Popen:
     command = [sys.executable, "-m", "derivedata", "tokenize", str(corpus), "-o", str(out), "--shard-size", "1"]

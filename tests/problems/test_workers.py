@@ -15,6 +15,8 @@ import pytest
 from derivedata.errors import UserError
 from derivedata.problems import Verifier, WorkerLimits, verify
 
+pytestmark = pytest.mark.faults
+
 HOSTILE = [
     "9^{9^{9^{9}}}",
     "10^{10^{10}}",

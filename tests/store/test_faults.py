@@ -8,6 +8,8 @@ import pytest
 
 from derivedata.store.faults import explain, is_transient, patiently
 
+pytestmark = pytest.mark.faults
+
 
 class _BotocoreTimeout(Exception):
     """Stands for botocore's own, which is recognised by name so that nobody imports it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 import warnings
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +16,8 @@ from derivedata.store.units import Unit
 from tests.examples import examples
 from tests.store import samples
 from tests.store.steps import Writer
+
+pytestmark = pytest.mark.faults
 
 CHUNKS = 2
 WANTED = {key for chunk in range(CHUNKS) for key in samples.keys(Unit(chunk, 0, 2, 0, 1, samples.STYLES))}

@@ -11,6 +11,8 @@ from derivedata.errors import UserError
 from derivedata.store.journal import Journal, read_segment, writer_name
 from derivedata.store.paths import Folder
 
+pytestmark = pytest.mark.faults
+
 
 def journal(folder: Folder, writer: str = "me", **settings) -> Journal:
     return Journal(folder, "unit", writer, **({"seconds": 3600} | settings))

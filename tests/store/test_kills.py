@@ -16,6 +16,8 @@ from derivedata.store.paths import Folder
 from derivedata.store.units import Unit
 from tests.store import samples, worker
 
+pytestmark = pytest.mark.faults
+
 CHUNKS = 12
 
 

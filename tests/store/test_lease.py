@@ -13,6 +13,8 @@ from derivedata.errors import UserError
 from derivedata.store.lease import ROOM, Lease, is_live
 from derivedata.store.paths import Folder
 
+pytestmark = pytest.mark.faults
+
 
 def heartbeat(folder: Folder, run_id: str, **changes) -> None:
     """What another process left, as this one would have written it but for `changes`."""

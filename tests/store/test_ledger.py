@@ -15,6 +15,8 @@ from derivedata.store.tables import DOCUMENTS, Part, declare, rows_to_table
 from derivedata.store.units import Unit
 from tests.store import samples
 
+pytestmark = pytest.mark.faults
+
 UNIT = Unit(0, 0, 3, 0, 1, samples.STYLES)
 
 

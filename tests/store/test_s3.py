@@ -18,6 +18,8 @@ from derivedata.store.query import run_query
 from derivedata.store.units import Unit
 from tests.store import samples
 
+pytestmark = pytest.mark.faults
+
 
 @pytest.fixture(scope="module")
 def options():
