@@ -156,6 +156,7 @@ class _Repair:
             if len(self.done.restored) > before:
                 return True
             if not damage.whole or self._all_over:
+                self._refuse_others(records)
                 return False
             # What only shows over the whole output is traced to no part: all are made anew, from what is sound.
             self._all_over = True
@@ -179,12 +180,15 @@ class _Repair:
             from derivedata.pipelines.repair_paraphrase import ParaphraseRepair
 
             jobs = {"paraphrase": ParaphraseRepair, "difficulty": DifficultyRepair}
-            name = records.current.identity.get("job")
-            if name not in jobs:
-                remedy = f"run `derivedata {name}` again"
-                raise UserError(f"outputs of {name} are not repaired", where=self.folder.url, remedy=remedy)
-            self._job = jobs[name](self.folder, records.current, self.given, self.run_id)
+            self._refuse_others(records)
+            self._job = jobs[records.current.identity["job"]](self.folder, records.current, self.given, self.run_id)
         return self._job
+
+    def _refuse_others(self, records: Records) -> None:
+        name = records.current.identity.get("job")
+        if name not in STAGES:
+            remedy = f"`derivedata verify` names what is wrong; run `derivedata {name}` again with --restart"
+            raise UserError(f"outputs of {name} are not repaired", where=self.folder.url, remedy=remedy)
 
     # Records and lists.
 

@@ -98,7 +98,7 @@ def check_records(folder: Folder, records: Records, sound: Sound) -> Iterator[Fo
                 continue
             yield from ((folder.url_of(f"{HISTORY}/{run.run_id}.json"), what) for what in _books(run, record, books))
     done = record is not None and record.status == "done"
-    if done and not folder.exists(CARD) and not _is_order(record):
+    if done and not folder.exists(CARD) and _has_card(record):
         yield folder.url_of(CARD), "is missing"
     for path in folder.names("plan/"):
         if path != INVENTORY and path.endswith(".json"):
@@ -110,10 +110,11 @@ def check_records(folder: Folder, records: Records, sound: Sound) -> Iterator[Fo
         yield from ((folder.url_of(INVENTORY), what) for what in _inventory(folder, sound, books.get(INPUT, Books())))
 
 
-def _is_order(record: RunRecord) -> bool:
-    """Whether the output is an order of documents that stand elsewhere; such have no card."""
+def _has_card(record: RunRecord) -> bool:
+    """Whether the job writes a card: not where it trains a model, nor for an order of others."""
     said = record.identity
-    return bool(said.get("virtual")) or said.get("job") == "subset" or said.get("materialize") is False
+    is_order = said.get("virtual") or said.get("job") == "subset" or said.get("materialize") is False
+    return "job" in said and not is_order
 
 
 def _books(run: RunRecord, current: RunRecord | None, books: Mapping[str, Books]) -> Iterator[str]:

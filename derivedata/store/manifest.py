@@ -154,13 +154,23 @@ class Manifest:
         return View(folder=self.folder, snapshot=snapshot, fresh=fresh, files=frozen)
 
     def consistently(self, look: Callable[[View], Result]) -> Result:
-        """`look` at a view; again at a newer one when compaction removes its files meanwhile."""
+        """`look` at a view; again at a newer one when compaction removes its files meanwhile.
+
+        Raises:
+            UserError: a file of the manifest is damaged.
+        """
         for attempt in range(6):
             try:
                 return look(self.view())
             except FileNotFoundError:
                 if attempt == 5:
                     raise
+            except pa.ArrowInvalid as error:
+                if "Parquet" not in str(error):
+                    raise
+                remedy = "`derivedata verify` names all that is wrong, with --repair it mends what it can"
+                what = "the manifest is damaged"
+                raise UserError(what, where=self.folder.url, value=str(error), remedy=remedy) from error
         raise AssertionError("unreachable")
 
     def table(self, name: str, columns: Sequence[str] | None = None) -> pa.Table:

@@ -16,6 +16,7 @@ from derivedata.corpus.files import corpus_files
 from derivedata.corpus.reader import read_rows
 from derivedata.errors import UserError
 from derivedata.pipelines.ingest import IngestOptions, ingest
+from derivedata.pipelines.repair import repair_corpus
 from derivedata.pipelines.verify import verify_corpus
 from derivedata.store.manifest import Manifest
 from tests.corpus.test_reference_shards import BOOKS
@@ -255,3 +256,12 @@ def test_an_output_that_is_not_ours_or_holds_the_input_is_refused(tmp_path):
     (tmp_path / "out" / "mine.txt").write_text("mine")
     with pytest.raises(UserError, match="not empty, and not ours"):
         take(tmp_path / "in", tmp_path / "out")
+
+
+def test_what_is_not_repaired_says_what_to_do(tmp_path):
+    write_lines(tmp_path / "in.jsonl", [{"text": f"Text {n}."} for n in range(4)])
+    ingest(IngestOptions(sources=(str(tmp_path / "in.jsonl"),), output=str(tmp_path / "out")))
+    [shard] = (tmp_path / "out" / "documents").iterdir()
+    shard.write_bytes(shard.read_bytes()[:20])
+    with pytest.raises(UserError, match=r"outputs of ingest are not repaired.*derivedata ingest` again with --restart"):
+        repair_corpus(str(tmp_path / "out"))

@@ -61,6 +61,14 @@ def test_uncounted_tokens_are_unknown_and_not_zero(folder, tmp_path):
     assert alone.tokens_told == "tokens not counted"
 
 
+def test_a_damaged_file_is_one_line_with_its_name(folder, tmp_path):
+    path = next(name for name in parts(folder) if "/rejected/" in name)
+    (tmp_path / path).write_bytes(b"")
+    for look in (Manifest(folder).summary, lambda: Manifest(folder).table("rejected")):
+        with pytest.raises(UserError, match=r"the manifest is damaged .*rejected.*derivedata verify"):
+            look()
+
+
 def test_frames_are_polars_frames(folder):
     manifest = Manifest(folder)
     assert isinstance(manifest.shards(), pl.DataFrame) and manifest.shards().columns == SHARDS.names
