@@ -90,12 +90,16 @@ def find_sources(sources: Sequence[str]) -> list[Source]:
                 paths = [path] if filesystem.exists(path) else []
         except (ImportError, ValueError, OSError) as error:
             raise UserError("the problems can't be opened", where=source, value=str(error)) from None
-        if not paths and _DATA_SET.fullmatch(source) and not source.endswith((*FORMATS, *_COMPRESSED)):
+        # With a folder here by the owner's name it is a slip in a path: the hub would be asked for half a minute.
+        is_name = _DATA_SET.fullmatch(source) and not os.path.isdir(source.partition("/")[0])
+        if not paths and is_name and not source.endswith((*FORMATS, *_COMPRESSED)):
             found.append((f"hf:{source}", f"hf:{source}"))
             continue
         if not paths:
             raise UserError(
-                "no problems found", where=source, remedy=f"name a file, or a folder with {', '.join(FORMATS)} files"
+                "no problems found",
+                where=source,
+                remedy=f"name a file, a folder with {', '.join(FORMATS)} files, or a data set as hf:OWNER/NAME",
             )
         found += [(filesystem.unstrip_protocol(p), p) for p in paths]
     files = [path for url, path in found if not url.startswith("hf:")]

@@ -95,6 +95,13 @@ def test_nothing_found(tmp_path):
         read_all([str(tmp_path / "b.jsonl")])
 
 
+def test_a_slip_in_a_path_is_not_asked_of_the_hub(tmp_path, monkeypatch):
+    (tmp_path / "measured").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"measured/split: no problems found.*hf:OWNER/NAME"):
+        list(read_problems(["measured/split"]))
+
+
 def test_a_data_set_by_name(tmp_path):
     folder = tmp_path / "set"
     folder.mkdir()
