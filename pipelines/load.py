@@ -50,11 +50,15 @@ def load_tokens(
     Raises:
         UserError: nothing is there, or the shards were made with another tokenizer.
     """
+    if sequence_length < 1:
+        raise UserError("must be 1 or more", where="sequence_length", value=sequence_length)
     record = _record_of_tokens(path)
     if record is not None:
         return _of_shards(Folder(path), record, sequence_length, tokenizer, rank, world_size)
     if tokenizer is None:
-        raise UserError("holds texts: which tokenizer?", where=path, remedy="name one, or derivedata tokenize it first")
+        raise UserError(
+            "holds no tokens, so a tokenizer is wanted", where=path, remedy="name one, or derivedata tokenize it first"
+        )
     model = resolve_tokenizer(tokenizer)
     loaded = _loaded(str(model.path), model.name)
     end = loaded.control_tokens[eos_of(loaded, eos)]

@@ -169,6 +169,13 @@ def _settings(
             derived[name] = training_store(
                 place / f"derived-{name}", corpus, tokenizer, share=share, seed=seed, need=None
             )
+            if any(label.strategy == FRESH for label in derived[name].labels):
+                raise UserError(
+                    "the corpus holds fresh documents",
+                    where=f"--derived {name}",
+                    value=where,
+                    remedy="name what was made from the fresh corpus (of others: derivedata ingest --derived-from)",
+                )
     length = options.sequence_length or min(one.size.sequence_length for one in asked)
     batch = {}
     for size in {one.size.name: one.size for one in asked}.values():

@@ -126,8 +126,11 @@ def test_a_state_of_something_else_is_refused(load, shards, plain, tiny_model):
 
 
 def test_what_does_not_fit_is_said_in_one_line(shards, plain, tmp_path, tiny_model):
-    with pytest.raises(UserError, match="which tokenizer"):
+    with pytest.raises(UserError, match="a tokenizer is wanted"):
         derivedata.load_tokens(str(plain), sequence_length=LENGTH)
+    for length in (0, -1):
+        with pytest.raises(UserError, match="sequence_length: must be 1 or more"):
+            derivedata.load_tokens(str(shards), sequence_length=length)
     definition = json.loads((tiny_model / "tokenizer.json").read_text())
     definition["model"]["merges"] = definition["model"]["merges"][:-1]
     other = tmp_path / "other"

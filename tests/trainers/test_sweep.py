@@ -268,6 +268,11 @@ def test_shuffles_of_passes_differ_and_are_the_same_again(options, inline):
     assert not any(np.array_equal(orders[0], other) for other in orders[2:])
 
 
+def test_fresh_documents_are_no_rewrites(options):
+    with pytest.raises(UserError, match=r"--derived paraphrase: the corpus holds fresh documents \(got .*fresh\)"):
+        run_sweep(replace(options, derived={"paraphrase": options.fresh[0]}))
+
+
 def test_an_output_elsewhere_or_no_held_out_text_is_refused(options):
     with pytest.raises(UserError, match="a local folder"):
         replace(options, output="s3://bucket/runs")
