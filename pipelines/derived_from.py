@@ -31,6 +31,7 @@ from derivedata.store.summary import Summary
 
 JOB = "ingest-derived"
 ACTUAL = "kind=actual"  # of Nemotron-CC: documents as they were found
+NOT_DERIVED = ("fresh", "source", "original", "mix")  # what manifests call other things so
 _STRATEGY = re.compile(r"[a-z][a-z0-9_-]{0,40}")
 
 
@@ -65,6 +66,9 @@ class DerivedOptions:
         if not _STRATEGY.fullmatch(self.strategy):
             remedy = "use small letters, digits, - and _: paraphrase, distill, ..."
             raise UserError("not a name for a strategy", where="--strategy", value=self.strategy, remedy=remedy)
+        if self.strategy in NOT_DERIVED:
+            remedy = "name what was done to the sources: paraphrase, distill, ..."
+            raise UserError("is no way to derive documents", where="--strategy", value=self.strategy, remedy=remedy)
         if self.unmatched not in (KEEP, REJECT):
             raise UserError("must be keep or reject", where="--unmatched", value=self.unmatched)
         if self.tokenizer is None:

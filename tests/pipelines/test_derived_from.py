@@ -173,6 +173,7 @@ def test_an_id_that_several_documents_have_is_no_source_unless_the_text_tells(tm
         ({"tokenizer": None}, "a tokenizer is wanted"),
         ({}, "what were they derived from"),
         ({"strategy": "no such/name", "unmatched": "keep"}, "not a name for a strategy"),
+        ({"strategy": "fresh", "unmatched": "keep"}, "is no way to derive documents"),
         ({"derived_from": "nowhere"}, "no such file or folder"),
     ],
 )
