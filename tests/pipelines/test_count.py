@@ -10,12 +10,14 @@ from pathlib import Path
 import pytest
 
 from derivedata.cli import main
+from derivedata.cli.eta.holdings import read_holdings
 from derivedata.corpus.files import corpus_files
 from derivedata.corpus.reader import read_rows
 from derivedata.errors import UserError
 from derivedata.generation.tokenizer import load_tokenizer
 from derivedata.pipelines import count as counting
 from derivedata.pipelines.count import count_tokens
+from derivedata.pipelines.ingest import IngestOptions, ingest
 from derivedata.pipelines.token_counts import CountTokens, manifest_shards
 from derivedata.pipelines.verify import verify_corpus
 from derivedata.store.manifest import Manifest
@@ -160,3 +162,11 @@ def test_an_order_without_texts_is_counted_by_its_windows(made, tiny_model, tmp_
     by_strategy = {row["strategy"]: (row["documents"], row["tokens"]) for row in counts.frame.to_dicts()}
     assert by_strategy == {None: once[1:], "repeat": once[1:]}
     assert count_tokens([str(tmp_path / "twice")], str(tiny_model)).counted == 0
+
+
+def test_eta_takes_the_counts_of_a_corpus_that_was_made_without(tmp_path, tiny_model):
+    (tmp_path / "in.jsonl").write_text('{"text": "One."}\n{"text": "And two."}\n')
+    ingest(IngestOptions(sources=(str(tmp_path / "in.jsonl"),), output=str(tmp_path / "corpus")))
+    assert read_holdings([str(tmp_path / "corpus")]).fresh_tokens is None
+    counts = count_tokens([str(tmp_path / "corpus")], str(tiny_model))
+    assert read_holdings([str(tmp_path / "corpus")]).fresh_tokens == counts.totals()[0][2] > 0

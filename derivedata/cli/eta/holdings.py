@@ -88,14 +88,15 @@ def read_holdings(corpora: Sequence[str], fresh_tokens: float | None = None) -> 
 def _styles(manifest):
     """Documents and tokens by strategy, style and tokenizer.
 
-    A shard of a mix holds several strategies, so its documents say; an order has no shards, so what was counted does.
+    A shard of a mix holds several strategies, so its documents say. An order has no shards, and a corpus may have been
+    made without counting: there it is what `derivedata tokens` counted.
     """
     import polars as pl
 
     kinds, wanted = ["strategy", "style", "tokenizer"], ["strategy", "style", "tokenizer", "documents", "tokens"]
     summary = manifest.summary()
     frame = summary.styles.select(wanted)
-    if frame.is_empty() and summary.counts.height:
+    if frame["tokens"].null_count() == frame.height and summary.counts.height:
         # Of several counts one is enough: that of the tokenizer counted with first, by name.
         counts = summary.counts.select(wanted)
         return counts.filter(pl.col("tokenizer") == counts["tokenizer"].min())
@@ -110,7 +111,7 @@ def _styles(manifest):
 def _fresh(frame, manifests, notes: list[str]) -> tuple[float | None, str]:
     if len(frame):
         if frame["tokens"].null_count():
-            return None, "unknown: some fresh shards are not counted"
+            return None, "unknown: some fresh shards are not counted, which `derivedata tokens` does"
         return float(frame["tokens"].sum()), "fresh shards of the manifest"
     counted = _counted_sources(manifests)
     if counted is not None:
