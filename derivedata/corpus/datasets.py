@@ -94,7 +94,7 @@ def as_dataset(
 ) -> Dataset | IterableDataset:
     """A stream as a dataset; see `load_corpus`."""
     if not 0 <= rank < world_size:
-        raise UserError("rank must be below world_size", where="rank", value=rank)
+        raise UserError("must be 0 or more, and below world_size", where="rank", value=rank)
     windows = tuple(range(rank, stream.windows, world_size))
     if streaming:
         examples = WindowExamples(stream, windows)

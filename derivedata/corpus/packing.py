@@ -45,7 +45,7 @@ class Blocks(IterableDataset):
         if sequence_length < 1:
             raise UserError("must be 1 or more", where="sequence_length", value=sequence_length)
         if not 0 <= rank < world_size:
-            raise UserError("rank must be below world_size", where="rank", value=rank)
+            raise UserError("must be 0 or more, and below world_size", where="rank", value=rank)
         self.sequence_length, self.eos, self.pieces = sequence_length, eos, pieces
         self.rank, self.world_size = rank, world_size
         self.fingerprint = fingerprint

@@ -145,7 +145,7 @@ def test_what_is_not_there_is_said_in_one_line(corpus):
         derivedata.load_corpus(corpus, "test")
     with pytest.raises(UserError, match="is no mix"):
         derivedata.load_mixture(corpus)
-    with pytest.raises(UserError, match="rank must be below world_size"):
+    with pytest.raises(UserError, match="rank: must be 0 or more, and below world_size"):
         stream_of(corpus, rank=2, world_size=2)
 
 
