@@ -16,6 +16,8 @@ from tests.pipelines.test_derived_from import SOURCES, write_finephrase
 from tests.pipelines.test_ingest import write_lines
 from tests.pipelines.test_verify import broken, told
 
+pytestmark = pytest.mark.faults
+
 
 @pytest.fixture(scope="module")
 def fresh(tmp_path_factory, tiny_model):
