@@ -247,7 +247,8 @@ class WorkerPool:
                     self._wake_in.recv(65_536)
             elif key.data == "control":
                 self._hear_forker()
-            else:
+            # An event before this one may have shown that the worker is gone.
+            elif self._workers.get(key.data.number) is key.data:
                 if events & selectors.EVENT_READ:
                     self._read(key.data)
                 if events & selectors.EVENT_WRITE:
