@@ -2,7 +2,8 @@
 
 From Python:
 
-    from derivedata.pipelines.mix_run import MixOptions, make_mix
+    from derivedata.pipelines.mix_run import make_mix
+    from derivedata.pipelines.mixture import MixOptions
     make_mix(MixOptions(spec="mix.yaml", output="mixed"))
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 import io
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -29,13 +30,14 @@ from derivedata.corpus.stream_mix import (
     window_of_sources,
 )
 from derivedata.corpus.stream_virtual import absolute, read_virtual, write_virtual
-from derivedata.corpus.windows import WINDOW_BYTES, Selection, base_key
+from derivedata.corpus.windows import Selection, base_key
 from derivedata.errors import UserError
 from derivedata.pipelines.executor import run_locally
 from derivedata.pipelines.mix import DONE, MixStage, mix_card
 from derivedata.pipelines.mix_documents import CountDocuments, SourceDocuments, Wanted
 from derivedata.pipelines.mix_plan import Population, Share, most_tokens, share_out
-from derivedata.pipelines.mix_spec import FRESH_PART, MixSource, MixSpec, read_spec
+from derivedata.pipelines.mix_spec import FRESH_PART, MixSource, read_spec
+from derivedata.pipelines.mixture import MixOptions, Mixture, Portion
 from derivedata.pipelines.repeat import documents_done
 from derivedata.pipelines.repeat_source import EMBEDDED, clear, refuse_inside
 from derivedata.pipelines.repeat_tokens import Counted, TokenCounts, listed_tokenizer, tokenizer_folder
@@ -50,72 +52,6 @@ from derivedata.store.runs import current_run, new_run_id
 JOB = "mix"
 COMPACT_AT = 64
 ROUNDS = 8  # of looking for the largest mix: fewer fresh documents leave fewer that may be derived from them
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MixOptions:
-    """What `derivedata mix` takes; see its --help."""
-
-    spec: str
-    output: str
-    tokens: int | None = None  # in place of the file's requested_tokens
-    materialize: bool = False
-    format: str = "jsonl.zst"
-    window_bytes: int = WINDOW_BYTES
-    windows_per_shard: int = 8
-    tasks: int = 1
-    workers: int | None = None
-    restart: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("tokens", "tasks", "workers", "window_bytes"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserError("must be 1 or more", where=name, value=value)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Portion:
-    """What the mix takes of a source: `epochs` whole passes and `extra` documents of one more."""
-
-    share: Share
-    is_derived: bool
-    strategy: str
-    orphans: int  # documents left out because they were derived from none of the fresh part
-    epochs: int
-    extra: int
-
-    @property
-    def documents(self) -> int:
-        return self.epochs * self.share.population.documents + self.extra
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Mixture:
-    """What a mix gives."""
-
-    portions: Sequence[Portion]
-    tokenizer: str
-    stream: MixStream
-    spec: MixSpec
-
-    @property
-    def tokens(self) -> int:
-        return sum(portion.share.tokens for portion in self.portions)
-
-    def by_strategy(self) -> tuple[int, dict[str, int]]:
-        """Fresh tokens (D) and derived ones (D') by strategy; what comes again is a repeat."""
-        fresh, derived = 0, {}
-        for portion in self.portions:
-            once = min(portion.share.tokens, portion.share.population.tokens)
-            again = portion.share.tokens - once
-            if portion.is_derived:
-                derived[portion.strategy] = derived.get(portion.strategy, 0) + once
-            else:
-                fresh += once
-            if again:
-                derived["repeat"] = derived.get("repeat", 0) + again
-        return fresh, derived
 
 
 def make_mix(

@@ -44,7 +44,8 @@ def mix(
     """
     from derivedata.cli import show
     from derivedata.pipelines.mix import olmo_core_config
-    from derivedata.pipelines.mix_run import MixOptions, make_mix
+    from derivedata.pipelines.mix_run import make_mix
+    from derivedata.pipelines.mixture import MixOptions
     from derivedata.store.paths import Folder
 
     batch = 256 * sequence_length if batch_tokens is None else math.ceil(batch_tokens)

@@ -15,8 +15,9 @@ from derivedata.errors import UserError
 from derivedata.pipelines.count import count_tokens
 from derivedata.pipelines.mix import olmo_core_config
 from derivedata.pipelines.mix_plan import Population, most_tokens, share_out
-from derivedata.pipelines.mix_run import MixOptions, make_mix
+from derivedata.pipelines.mix_run import make_mix
 from derivedata.pipelines.mix_spec import MixSource, read_spec
+from derivedata.pipelines.mixture import MixOptions
 from derivedata.pipelines.repeat_run import RepeatOptions, repeat_corpus
 from derivedata.pipelines.run import paraphrase_corpus
 from derivedata.pipelines.verify import verify_corpus

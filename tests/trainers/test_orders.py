@@ -3,7 +3,8 @@
 import pytest
 import yaml
 
-from derivedata.pipelines.mix_run import MixOptions, make_mix
+from derivedata.pipelines.mix_run import make_mix
+from derivedata.pipelines.mixture import MixOptions
 from derivedata.pipelines.repeat_run import RepeatOptions, repeat_corpus
 from derivedata.trainers.corpus import entries, is_held_out, open_corpus, training_store
 from derivedata.trainers.packing import Packed
