@@ -23,8 +23,8 @@ from derivedata.cli.quantity import Quantities, shorten
 def subset(corpus, tokens, validation, max_bad_input, **options):
     """Take subsets of CORPUS, each a prefix of one seeded order of its documents: a larger one contains the smaller.
 
-    Every command that reads documents (paraphrase, ingest, repeat, mix, tokens, sample, report, tokenize, train) takes a
-    subset by its folder. It has no manifest of its own: query, verify and export want the corpus.
+    Every command that reads documents (paraphrase, ingest, repeat, mix, tokens, sample, report, tokenize, train) takes
+    a subset by its folder. It has no manifest of its own: query, verify and export want the corpus.
 
     \b
     derivedata subset corpus -o subsets --tokens .1B,.6B,2.4B
