@@ -16,6 +16,7 @@ PARTS: dict[str, list[str]] = {
     "repeat": ["tests.bench.repeat"],
     "loading": ["tests.bench.loading"],
     "manifest": ["tests.bench.manifest_scale"],
+    "scale": ["tests.bench.scale"],
     "eta": ["tests.bench.eta"],
     "rl": ["tests.bench.rl"],
     "rl-overhead": ["tests.bench.rl_overhead"],
