@@ -182,7 +182,7 @@ class Folder:
     def read(self, path: str) -> bytes:
         """A file's content. Raises Missing."""
         if self.is_local:
-            with self._said(path), open(self.full(path), "rb") as file:
+            with self.open(path) as file, self._said(path):
                 return file.read()
         return self._remote(path, lambda: self.fs.cat_file(self.full(path)))
 
@@ -192,7 +192,10 @@ class Folder:
             raise ValueError("files are written by create or replace, never in place")
         if self.is_local:
             with self._said(path):
-                return open(self.full(path), "rb")
+                try:
+                    return open(self.full(path), "rb")
+                except NotADirectoryError as error:  # the folder is a file: nothing can be below it
+                    raise FileNotFoundError(*error.args) from None
         return self._remote(path, lambda: self.fs.open(self.full(path), "rb"))
 
     def exists(self, path: str) -> bool:

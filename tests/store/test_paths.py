@@ -204,3 +204,13 @@ def test_a_folder_can_be_pickled(tmp_path, monkeypatch):
 def test_missing_crosses_processes_as_itself():
     error = pickle.loads(pickle.dumps(Missing("gone", where="x")))
     assert isinstance(error, FileNotFoundError) and error.line == "x: gone"
+
+
+def test_below_a_file_there_is_nothing_to_read(tmp_path):
+    (tmp_path / "x.jsonl").write_text("{}\n")
+    folder = Folder(tmp_path / "x.jsonl")
+    with pytest.raises(Missing):
+        folder.read("run.json")
+    with pytest.raises(Missing):
+        folder.open("run.json")
+    assert not folder.exists("run.json")
