@@ -4,10 +4,11 @@
 #     tests/cluster/slurm.sh install | start | stop
 #     tests/cluster/slurm.sh with COMMAND...       all three around a command, which finds that Slurm
 #
-# Everything it writes is under $SLURM_TEST_DIR (default /var/tmp/derivedata-slurm) and /run/munge.
+# Everything it writes is under $SLURM_TEST_DIR (default: derivedata-slurm in the folder for
+# temporary files) and /run/munge.
 set -euo pipefail
 
-place=${SLURM_TEST_DIR:-/var/tmp/derivedata-slurm}
+place=${SLURM_TEST_DIR:-${TMPDIR:-/var/tmp}/derivedata-slurm}
 export SLURM_CONF=$place/slurm.conf
 
 install() {

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 
+import datasets
 import pytest
 
 from derivedata.corpus.hub import find_hub_data
 from derivedata.errors import UserError
 from derivedata.pipelines.ingest import IngestOptions, ingest
 from tests.pipelines.test_ingest import rows, take, write_lines
-
-datasets = pytest.importorskip("datasets")
 
 
 @pytest.fixture(autouse=True)

@@ -293,23 +293,17 @@ def test_options_of_another_executor_are_refused(tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("where", ["slurm", "ray"])
 def test_a_real_cluster_gives_the_same_keys_and_texts(where):
+    command = [sys.executable, "-m", "tests.cluster", where, "--documents", "40"]
     if where == "slurm":
         # A test installs nothing on the machine: `just cluster-slurm` does, and runs the same.
         if os.geteuid() or not shutil.which("slurmctld") or not shutil.which("munged"):
             pytest.skip("needs root, slurm-wlm and munge: see just cluster-slurm")
-        script = str(Path(__file__).parents[1] / "cluster" / "slurm.sh")
-        subprocess.run([script, "start"], check=True, timeout=120)
+        command = [str(Path(__file__).parents[1] / "cluster" / "slurm.sh"), "with", *command]
     else:
         pytest.importorskip("ray", reason="needs the extra ray: see just cluster-ray")
-    environment = os.environ | {"SLURM_CONF": "/var/tmp/derivedata-slurm/slurm.conf"}
-    try:
-        command = [sys.executable, "-m", "tests.cluster", where, "--documents", "40"]
-        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=900)
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert f"the same keys and texts everywhere; {where} works" in done.stdout
-    finally:
-        if where == "slurm":
-            subprocess.run([script, "stop"], check=False, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=900)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"the same keys and texts everywhere; {where} works" in done.stdout
 
 
 def test_finished_and_failed_tasks_leave_their_files(tmp_path):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import datasets
 import pyarrow.parquet as pq
 import pytest
 from click.testing import CliRunner
@@ -15,8 +16,6 @@ from derivedata.pipelines.ingest import IngestOptions, ingest
 from derivedata.store.manifest import Manifest
 from tests.pipelines.test_derived_from import SOURCES, corpus, take, write_finephrase  # noqa: F401
 from tests.pipelines.test_ingest import rows, write_lines
-
-datasets = pytest.importorskip("datasets")
 
 
 @pytest.fixture(autouse=True)
