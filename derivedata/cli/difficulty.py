@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from derivedata.cli.cluster import cluster_options, take_cluster
-from derivedata.cli.paraphrase import model_options, parse_pair
+from derivedata.cli.options import model_options, parse_pair, restart_option, task_options
 from derivedata.errors import UserError
 
 
@@ -57,8 +57,7 @@ from derivedata.errors import UserError
 @click.option(
     "--chunk-problems", type=click.IntRange(1), default=128, show_default=True, help="Problems committed at once."
 )
-@click.option("--tasks", type=click.IntRange(1), default=1, show_default=True, help="Datatrove tasks.")
-@click.option("--workers", type=click.IntRange(1), help="Tasks at a time.  [default: all]")
+@task_options
 @cluster_options
 @click.option(
     "--verify-workers",
@@ -70,7 +69,7 @@ from derivedata.errors import UserError
     "--report", type=click.Path(dir_okay=False), help="HTML page of the result.  [default: OUTPUT/report.html]"
 )
 @click.option("--dry-run", is_flag=True, help="Say what it would do, and show the first prompt.")
-@click.option("--restart", is_flag=True, help="Throw away what OUTPUT holds and start over.")
+@restart_option
 def difficulty(problems, output, report, dry_run, **options) -> None:
     """Measure how often a model solves each of PROBLEMS, and split them into easy, hard and the rest.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from derivedata.cli.options import restart_option, task_options
 from derivedata.cli.quantity import Quantity
 
 
@@ -24,9 +25,8 @@ def _options(command):
             click.option(
                 "--file-size", type=Quantity(), default=256e6, help="Compressed bytes in a file. [default: 256M]"
             ),
-            click.option("--tasks", type=click.IntRange(1), default=1, show_default=True, help="Datatrove tasks."),
-            click.option("--workers", type=click.IntRange(1), help="Tasks at a time. Default: all."),
-            click.option("--restart", is_flag=True, help="Throw away what OUTPUT holds and start over."),
+            task_options,
+            restart_option,
         ]
     ):
         command = option(command)

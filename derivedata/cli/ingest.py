@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import click
 
+from derivedata.cli.options import bad_input_option, format_option, parse_share, restart_option, task_options
 from derivedata.cli.quantity import Quantity
 from derivedata.errors import UserError
 
@@ -31,19 +32,11 @@ from derivedata.errors import UserError
     help="With --strategy: what becomes of a generation whose source is not in CORPUS.",
 )
 @click.option("--tokenizer", help="Folder or hub id of the tokenizer that counts. Default: tokens are not counted.")
-@click.option(
-    "--format",
-    "format_",
-    type=click.Choice(["jsonl.zst", "jsonl.gz", "parquet"]),
-    default="jsonl.zst",
-    show_default=True,
-    help="Of the shards.",
-)
+@format_option
 @click.option("--chunk-size", type=Quantity(), default=128e6, help="Bytes of text in a shard. [default: 128M]")
-@click.option("--tasks", type=click.IntRange(1), default=1, show_default=True, help="Datatrove tasks.")
-@click.option("--workers", type=click.IntRange(1), help="Tasks at a time. Default: all.")
-@click.option("--max-bad-input", default="5%", show_default=True, help="Share of rows that may be rejected.")
-@click.option("--restart", is_flag=True, help="Throw away what OUTPUT holds and start over.")
+@task_options
+@bad_input_option
+@restart_option
 def ingest(sources, output, format_, chunk_size, max_bad_input, **options):
     """Take documents in: Dolma shards with a manifest, from SRC.
 
@@ -57,7 +50,6 @@ def ingest(sources, output, format_, chunk_size, max_bad_input, **options):
     source. It becomes what `derivedata paraphrase` writes, with its source looked up in CORPUS.
     """
     from derivedata.cli import show
-    from derivedata.cli.paraphrase import parse_share
 
     settings = {
         "sources": sources,

@@ -6,6 +6,7 @@ import math
 
 import click
 
+from derivedata.cli.options import restart_option, task_options
 from derivedata.cli.quantity import Quantity, shorten
 from derivedata.errors import UserError
 
@@ -28,9 +29,8 @@ from derivedata.errors import UserError
     show_default=True,
     help="Of the shards, with --materialize.",
 )
-@click.option("--tasks", type=click.IntRange(1), default=1, show_default=True, help="Datatrove tasks.")
-@click.option("--workers", type=click.IntRange(1), help="Tasks at a time. Default: all.")
-@click.option("--restart", is_flag=True, help="Throw away what OUTPUT holds and start over.")
+@task_options
+@restart_option
 def mix(
     spec, output, tokens, materialize, params, export, token_root, sequence_length, batch_tokens, format_, **options
 ):

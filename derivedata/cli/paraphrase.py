@@ -7,56 +7,17 @@ import math
 import click
 
 from derivedata.cli.cluster import cluster_options, take_cluster
+from derivedata.cli.options import (
+    bad_input_option,
+    format_option,
+    model_options,
+    parse_pair,
+    parse_share,
+    restart_option,
+    task_options,
+)
 from derivedata.cli.quantity import Quantity
 from derivedata.errors import UserError
-
-
-def server_options(command):
-    """The options of every command that may start a server."""
-    for option in reversed(
-        [
-            click.option("--model", help="Hub id, folder, or smollm2-135m (the embedded default without a GPU)."),
-            click.option(
-                "--context",
-                type=click.IntRange(64),
-                help="Tokens of prompt and answer. Default: the model's, at most 4096.",
-            ),
-            click.option(
-                "--tensor-parallel", type=click.IntRange(1), default=1, show_default=True, help="GPUs a replica."
-            ),
-            click.option(
-                "--data-parallel", type=click.IntRange(1), help="Replicas. Default: visible GPUs / tensor-parallel."
-            ),
-            click.option("--max-num-seqs", type=click.IntRange(1), help="Requests the engine runs at once."),
-            click.option(
-                "--vllm-arg", "vllm_args", multiple=True, metavar="KEY=VALUE", help="Passed to vLLM. Repeatable."
-            ),
-            click.option("--trust-remote-code", is_flag=True, help="Run code from the model's repository."),
-        ]
-    ):
-        command = option(command)
-    return command
-
-
-def model_options(command):
-    """The options of every command that has a model at work: a server of its own, or one that runs already."""
-    for option in reversed(
-        [
-            click.option(
-                "--endpoint",
-                "endpoints",
-                multiple=True,
-                metavar="URL",
-                help="A server that runs already, of any OpenAI-compatible kind; `local`: that of derivedata serve. "
-                "Repeatable. --model is then the name it serves; the key is taken from DERIVEDATA_API_KEY.",
-            ),
-            click.option(
-                "--concurrency", type=click.IntRange(1), help="Requests in flight at each endpoint. [default: 64]"
-            ),
-        ]
-    ):
-        command = option(command)
-    return server_options(command)
 
 
 @click.command()
@@ -82,25 +43,17 @@ def model_options(command):
 @click.option("--max-tokens", type=click.IntRange(1), help="New tokens of a generation. Default: each style's own.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the order and of every sample.")
 @click.option("--filter", "filter_", metavar="MODULE:FUNCTION", help="Asked about each generation before it is kept.")
-@click.option(
-    "--format",
-    "format_",
-    type=click.Choice(["jsonl.zst", "jsonl.gz", "parquet"]),
-    default="jsonl.zst",
-    show_default=True,
-    help="Of the shards.",
-)
+@format_option
 @click.option(
     "--chunk-size", type=Quantity(), default=128e6, help="Bytes of source text committed at once. [default: 128M]"
 )
-@click.option("--tasks", type=click.IntRange(1), default=1, show_default=True, help="Datatrove tasks.")
-@click.option("--workers", type=click.IntRange(1), help="Tasks at a time. Default: all.")
+@task_options
 @cluster_options
-@click.option("--max-bad-input", default="5%", show_default=True, help="Share of input rows that may be rejected.")
+@bad_input_option
 @click.option("--dry-run", is_flag=True, help="Say what it would do and how long that takes.")
 @click.option("--rate", type=Quantity(), help="With --dry-run: new tokens a second to reckon with.")
 @click.option("--params", type=Quantity(), help="With --dry-run: say what the tokens are worth to so large a model.")
-@click.option("--restart", is_flag=True, help="Throw away what OUTPUT holds and start over.")
+@restart_option
 def paraphrase(
     corpus, output, dry_run, rate, params, every_style, style_mix, styles, filter_, format_, max_bad_input, **options
 ):
@@ -137,18 +90,6 @@ def paraphrase(
     show.outcome(paraphrase_corpus(settings, show.Narrator()))
 
 
-def _whole(value: float | None) -> int | None:
-    return None if value is None else math.ceil(value)
-
-
-def parse_pair(text: str, option: str) -> tuple[str, str]:
-    """KEY=VALUE as a pair."""
-    key, equals, value = text.partition("=")
-    if not equals or not key.strip():
-        raise UserError("must be key=value", where=option, value=text)
-    return key.strip(), value.strip()
-
-
 def parse_mix(text: str) -> dict[str, float]:
     """Weights of a style mix: question=1,math=1,faq=2."""
     mix: dict[str, float] = {}
@@ -166,12 +107,5 @@ def parse_mix(text: str) -> dict[str, float]:
     return mix
 
 
-def parse_share(text: str, option: str) -> float:
-    """A share from 0 to 1, written 5% or 0.05."""
-    try:
-        share = float(text[:-1]) / 100 if text.endswith("%") else float(text)
-    except ValueError:
-        share = -1.0
-    if not 0 <= share <= 1:
-        raise UserError("must be a share such as 5% or 0.05", where=option, value=text)
-    return share
+def _whole(value: float | None) -> int | None:
+    return None if value is None else math.ceil(value)

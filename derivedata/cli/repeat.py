@@ -6,6 +6,7 @@ import math
 
 import click
 
+from derivedata.cli.options import bad_input_option, format_option, parse_share, restart_option, task_options
 from derivedata.cli.quantity import Quantity, shorten
 
 
@@ -26,19 +27,11 @@ from derivedata.cli.quantity import Quantity, shorten
     default=True,
     help="Count tokens; a --virtual repeat counts when asked with --tokens or --tokenizer.",
 )
-@click.option(
-    "--format",
-    "format_",
-    type=click.Choice(["jsonl.zst", "jsonl.gz", "parquet"]),
-    default="jsonl.zst",
-    show_default=True,
-    help="Of the shards.",
-)
+@format_option
 @click.option("--shard-size", type=Quantity(), default=128e6, help="Bytes of text in a shard, about. [default: 128M]")
-@click.option("--tasks", type=click.IntRange(1), default=1, show_default=True, help="Datatrove tasks.")
-@click.option("--workers", type=click.IntRange(1), help="Tasks at a time. Default: all.")
-@click.option("--max-bad-input", default="5%", show_default=True, help="Share of input rows that may be rejected.")
-@click.option("--restart", is_flag=True, help="Throw away what OUTPUT holds and start over.")
+@task_options
+@bad_input_option
+@restart_option
 def repeat(corpus, output, format_, tokens, shard_size, max_bad_input, **options):
     """Repeat CORPUS (Dolma folders, files, patterns, or an output), each epoch in another order.
 
@@ -50,7 +43,6 @@ def repeat(corpus, output, format_, tokens, shard_size, max_bad_input, **options
     derivedata repeat corpus -o repeated --tokens 2B --virtual
     """
     from derivedata.cli import show
-    from derivedata.cli.paraphrase import parse_share
     from derivedata.corpus.windows import WINDOW_BYTES
     from derivedata.pipelines.repeat_run import RepeatOptions, repeat_corpus
 

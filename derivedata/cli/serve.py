@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from derivedata.cli.paraphrase import parse_pair, server_options
+from derivedata.cli.options import parse_pair, server_options
 
 
 @click.command()

@@ -6,6 +6,7 @@ import math
 
 import click
 
+from derivedata.cli.options import bad_input_option, parse_share, restart_option, task_options
 from derivedata.cli.quantity import Quantities, shorten
 
 
@@ -16,10 +17,9 @@ from derivedata.cli.quantity import Quantities, shorten
 @click.option("--validation", default="1%", show_default=True, help="Share of the documents that is held out of all.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the order of all documents.")
 @click.option("--tokenizer", help="Folder or hub id of what counts. Default: as the corpus, or the embedded model's.")
-@click.option("--tasks", type=click.IntRange(1), default=1, show_default=True, help="Datatrove tasks.")
-@click.option("--workers", type=click.IntRange(1), help="Tasks at a time. Default: all.")
-@click.option("--max-bad-input", default="5%", show_default=True, help="Share of input rows that may be rejected.")
-@click.option("--restart", is_flag=True, help="Throw away what OUTPUT holds and start over.")
+@task_options
+@bad_input_option
+@restart_option
 def subset(corpus, tokens, validation, max_bad_input, **options):
     """Take subsets of CORPUS, each a prefix of one seeded order of its documents: a larger one contains the smaller.
 
@@ -31,7 +31,6 @@ def subset(corpus, tokens, validation, max_bad_input, **options):
     derivedata paraphrase subsets/100M -o derived --style faq
     """
     from derivedata.cli import show
-    from derivedata.cli.paraphrase import parse_share
     from derivedata.cli.render import text_table
     from derivedata.pipelines.subset_run import SubsetOptions, take_subsets
 

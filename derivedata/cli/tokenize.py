@@ -6,6 +6,7 @@ import math
 
 import click
 
+from derivedata.cli.options import restart_option, task_options
 from derivedata.cli.quantity import Quantity
 
 
@@ -24,9 +25,8 @@ from derivedata.cli.quantity import Quantity
 @click.option("--style", help="Of an output of ours, only the documents of this style.")
 @click.option("--eos", metavar="TOKEN", help="Ends each document. Default: what the tokenizer calls its end of text.")
 @click.option("--shard-size", type=Quantity(), default=256e6, help="Bytes of text in a shard, about. [default: 256M]")
-@click.option("--tasks", type=click.IntRange(1), default=1, show_default=True, help="Datatrove tasks.")
-@click.option("--workers", type=click.IntRange(1), help="Tasks at a time. Default: all.")
-@click.option("--restart", is_flag=True, help="Throw away what OUTPUT holds and start over.")
+@task_options
+@restart_option
 def tokenize(*, corpus, format_, shard_size, **options) -> None:
     """Write CORPUS (a mix, a repeat, an output, or Dolma folders) as token shards, in its exact order.
 

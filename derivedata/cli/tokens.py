@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import click
 
+from derivedata.cli.options import task_options
+
 SHOWN_ROWS = 40
 
 
@@ -11,8 +13,7 @@ SHOWN_ROWS = 40
 @click.argument("corpus", nargs=-1, required=True)
 @click.option("--tokenizer", required=True, help="Folder or hub id; its name is what the counts are kept under.")
 @click.option("-o", "--output", help="Folder that keeps the counts of a corpus without a manifest.")
-@click.option("--tasks", type=click.IntRange(1), default=1, show_default=True, help="Datatrove tasks.")
-@click.option("--workers", type=click.IntRange(1), help="Tasks at a time. Default: all.")
+@task_options
 @click.option("--json", "as_json", is_flag=True, help="One JSON array instead of a table.")
 @click.option("--restart", is_flag=True, help="Throw away the counts in OUTPUT and start over.")
 def tokens(*, corpus, tokenizer, output, tasks, workers, as_json, restart) -> None:

@@ -6,6 +6,7 @@ import os
 
 import click
 
+from derivedata.cli.options import parse_share, restart_option
 from derivedata.cli.quantity import Quantity
 from derivedata.errors import UserError
 
@@ -53,7 +54,7 @@ def learning_options(command):
 @click.option("--log-every", type=click.IntRange(1), default=10, show_default=True, help="Steps between log lines.")
 @click.option("--report-to", type=click.Choice(["none", "wandb", "tensorboard"]), default="none", show_default=True)
 @click.option("--seed", type=int, default=0, show_default=True, help="Of weights and order.")
-@click.option("--restart", is_flag=True, help="Throw away what OUTPUT holds and start over.")
+@restart_option
 def lm(*, data, eval_data, size, law, lr, weight_decay, micro_batch, z_loss, clip, precision, decay, holdout, vocab,
        **options):  # fmt: skip
     """Train an OLMo3 model and say what its tokens were worth.
@@ -121,7 +122,6 @@ def read_recipe(weight_decay, micro_batch, z_loss, clip, precision, device):
 
 def read_share(text: str, option: str) -> float:
     """A share from 0 to 1, written 5% or 0.05."""
-    from derivedata.cli.paraphrase import parse_share
 
     return parse_share(text, option)
 

@@ -7,7 +7,7 @@ import time
 
 import click
 
-from derivedata.cli.paraphrase import parse_pair, server_options
+from derivedata.cli.options import parse_pair, server_options
 from derivedata.cli.progress import Progress, State
 from derivedata.errors import UserError
 

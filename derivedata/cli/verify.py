@@ -6,6 +6,7 @@ import sys
 
 import click
 
+from derivedata.cli.options import task_options
 from derivedata.errors import UserError
 
 
@@ -13,8 +14,7 @@ from derivedata.errors import UserError
 @click.argument("corpus")
 @click.option("--source", multiple=True, help="Where the source corpus is now. Default: where the run record says.")
 @click.option("--no-tokens", is_flag=True, help="Don't count the tokens again.")
-@click.option("--tasks", type=click.IntRange(1), default=1, show_default=True, help="Datatrove tasks.")
-@click.option("--workers", type=click.IntRange(1), help="Tasks at a time. Default: all.")
+@task_options
 @click.option("--repair", is_flag=True, help="Make anew what is missing or damaged, and nothing else.")
 @click.option("--model", help="With --repair: where the model is now. Default: where the run record says.")
 @click.option("--endpoint", "endpoints", multiple=True, help="With --repair: a server that runs already. Repeatable.")

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from derivedata.cli.eta import words
 from derivedata.cli.quantity import shorten
+from derivedata.errors import UserError
 from derivedata.report.charts import Axis, Box, Curve, Edge, Points, Words, dots, heat, lines, scatter_by_group
 from derivedata.report.style import FAINT, Picture, colour, shades
 from derivedata.scaling import views
@@ -16,6 +19,7 @@ from derivedata.scaling.ensemble import Ensemble
 from derivedata.scaling.plan import plan
 
 if TYPE_CHECKING:
+    from derivedata.report.page import Page
     from derivedata.scaling.holdout import HoldOut
     from derivedata.scaling.runs import Runs
 
@@ -28,6 +32,20 @@ _NICE = (0.1, 0.2, 0.5, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 2000, 5000)
 def save_all(pictures: Iterable[Picture], folder: str) -> list[str]:
     """Write PNG and SVG of each; the paths."""
     return [path for picture in pictures for path in picture.save(folder)]
+
+
+def write_page(page: Page, output: str, pictures: Sequence[Picture], plots: str | None) -> None:
+    """Write a page, and its pictures as files where a folder is named, and say so.
+
+    Raises UserError when the page cannot be written.
+    """
+    try:
+        Path(output).write_text(page.render())
+    except OSError as error:
+        raise UserError("cannot be written", where=output, value=error.strerror) from None
+    words.say(f"written to {output}: {len(pictures)} figures")
+    if plots:
+        words.say(f"{len(save_all(pictures, plots))} figure files in {plots}")
 
 
 def eta_pictures(ensemble: Ensemble, runs: Runs) -> list[Picture]:

@@ -34,6 +34,7 @@ def report(*, runs_file, law, params, fresh_tokens, flops, generator_params, hol
     \b
     derivedata eta report runs.csv --law FIT.json --params 190M --fresh-tokens 3.8B -o report.html
     """
+    from derivedata.cli.eta.drawings import write_page
     from derivedata.cli.eta.inputs import read_ensemble, read_runs
     from derivedata.report.page import Page
 
@@ -62,15 +63,7 @@ def report(*, runs_file, law, params, fresh_tokens, flops, generator_params, hol
     builder.law_section(page)
     for note in notes:
         page.note(note, warning=True)
-    try:
-        Path(output).write_text(page.render())
-    except OSError as error:
-        raise UserError("cannot be written", where=output, value=error.strerror) from None
-    words.say(f"written to {output}: {len(builder.pictures)} figures")
-    if plots:
-        from derivedata.cli.eta.drawings import save_all
-
-        words.say(f"{len(save_all(builder.pictures, plots))} figure files in {plots}")
+    write_page(page, output, builder.pictures, plots)
 
 
 class _Builder:

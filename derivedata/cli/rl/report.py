@@ -32,6 +32,7 @@ def report(*, places, budget, metric, batch, plots, output) -> None:
     \b
     derivedata rl report runs --budget 1e6 -o report.html
     """
+    from derivedata.cli.eta.drawings import write_page
     from derivedata.cli.rl.curves import curves_of, read_frame_of
     from derivedata.report.page import Page
 
@@ -52,15 +53,7 @@ def report(*, places, budget, metric, batch, plots, output) -> None:
     _health(page, pictures, places)
     for note in notes:
         page.note(note, warning=True)
-    try:
-        Path(output).write_text(page.render())
-    except OSError as error:
-        raise UserError("cannot be written", where=output, value=error.strerror) from None
-    words.say(f"written to {output}: {len(pictures)} figures")
-    if plots:
-        from derivedata.cli.eta.drawings import save_all
-
-        words.say(f"{len(save_all(pictures, plots))} figure files in {plots}")
+    write_page(page, output, pictures, plots)
 
 
 def _show(page: Page, pictures: list[Picture], made: Sequence[Picture]) -> None:
