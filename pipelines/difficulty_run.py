@@ -24,6 +24,7 @@ from derivedata.pipelines.difficulty_config import read_set
 from derivedata.pipelines.difficulty_options import DifficultyOptions
 from derivedata.pipelines.job import Job, check_context
 from derivedata.pipelines.measured import Measured, measure_pilot, read_measured, read_pilot
+from derivedata.pipelines.pace import in_words
 from derivedata.pipelines.problem_set import ProblemSet, publish_input
 from derivedata.pipelines.progress import RANKS, read_progress
 from derivedata.pipelines.scored import REFINE, RESCORE
@@ -215,9 +216,9 @@ class DifficultyJob(Job):
         problems, answered = seen.get("problems", 0), seen.get("answered", 0)
         rate = self.pace.tokens_per_second(seen)
         # By the server's counter of tokens, since the rollouts that finish first are the short ones.
-        rollouts = rate * answered / seen["generated"] if seen.get("generated") else answered / seconds
+        rollouts = rate * answered / seen["generated"] if rate and seen.get("generated") else answered / seconds
         words = (
-            f"{problems:,} problems, {rollouts:,.1f} rollouts/s, {rate:,.0f} new tokens/s, "
+            f"{problems:,} problems, {rollouts:,.1f} rollouts/s{in_words(rate)}, "
             f"{verified / seconds:,.1f} verified/s" + (f", {bands}" if bands else "")
         )
         return problems, total, words

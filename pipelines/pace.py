@@ -29,8 +29,8 @@ class Pace:
             self._counter = counter
             self._seen.clear()
 
-    def tokens_per_second(self, seen: Mapping[str, Any]) -> float:
-        """The rate now.
+    def tokens_per_second(self, seen: Mapping[str, Any]) -> float | None:
+        """The rate now; None while nothing is known of it.
 
         Args:
             seen: what the ranks have counted, see `read_progress`.
@@ -40,7 +40,7 @@ class Pace:
                 return seen.get("generated", 0) / max(1e-3, seen["written"] - seen["started"])
             self._ask()
             if len(self._seen) < 2:
-                return 0.0
+                return None
             (began, first), (now, last) = self._seen[0], self._seen[-1]
             return (last - first) / (now - began)
 
@@ -59,3 +59,8 @@ class Pace:
         while self._seen and count == self._seen[0][1]:
             self._seen.popleft()
         self._seen.append((now, count))
+
+
+def in_words(rate: float | None) -> str:
+    """A rate as part of a line of progress; nothing while it is unknown."""
+    return "" if rate is None else f", {rate:,.0f} new tokens/s"

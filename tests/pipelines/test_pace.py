@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from derivedata.cli.progress import Progress, State
-from derivedata.pipelines.pace import OVER_S, Pace
+from derivedata.pipelines.pace import OVER_S, Pace, in_words
 
 
 class Machine:
@@ -39,7 +39,7 @@ def watch(pace, machine, seconds):
 
 
 def test_the_rate_of_our_own_server_is_right_before_any_request_is_finished(pace, machine):
-    assert watch(pace, machine, 9) == 0
+    assert watch(pace, machine, 9) is None
     assert watch(pace, machine, 6) == pytest.approx(100)
 
 
@@ -68,3 +68,8 @@ def test_the_time_that_is_left_follows_from_the_speed_where_it_is_known():
     assert "45 s left" in progress._line()
     progress._began -= 60
     assert "9:00 left" in progress._line()
+
+
+def test_an_unknown_rate_is_not_shown_as_nought():
+    assert in_words(None) == ""
+    assert in_words(1234.5) == ", 1,234 new tokens/s"
