@@ -37,3 +37,11 @@ class UserError(Exception):
 
 def _rebuild(what, where, value, remedy) -> UserError:
     return UserError(what, where=where, value=value, remedy=remedy)
+
+
+def refuse_below_one(options: object, *names: str) -> None:
+    """Raise a UserError for the first of these fields that is given and below 1; None means not given."""
+    for name in names:
+        value = getattr(options, name)
+        if value is not None and value < 1:
+            raise UserError("must be 1 or more", where=name, value=value)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from derivedata.errors import UserError
+from derivedata.errors import UserError, refuse_below_one
 
 LOCAL, SLURM, RAY = "local", "slurm", "ray"
 EXECUTORS = (LOCAL, SLURM, RAY)
@@ -38,9 +38,7 @@ class Cluster:
     def __post_init__(self) -> None:
         if self.executor not in EXECUTORS:
             raise UserError("no such executor", where="--executor", value=self.executor, remedy="local, slurm or ray")
-        for name in ("tasks_per_job", "cpus"):
-            if getattr(self, name) < 1:
-                raise UserError("must be 1 or more", where=name, value=getattr(self, name))
+        refuse_below_one(self, "tasks_per_job", "cpus")
         if self.gpus < 0 or self.grace < 0:
             raise UserError("must not be negative", where="gpus" if self.gpus < 0 else "grace")
         slurm = [name for name in ("partition", "time", "qos", "sbatch") if getattr(self, name)]

@@ -20,7 +20,7 @@ from derivedata.corpus.document import document_uid
 from derivedata.corpus.writer import ShardWriter
 from derivedata.generation.style import Style
 from derivedata.store.books import Books
-from derivedata.store.tables import DOCUMENTS, REJECTED, Part, ShardEntry, declare, rows_to_table
+from derivedata.store.tables import DOCUMENTS, REJECTED, Part, declare, rows_to_table
 from derivedata.store.units import Unit
 
 if TYPE_CHECKING:
@@ -89,12 +89,8 @@ class DerivedPart:
         for style, writer in self.shards.items():
             made = writer.close()
             shards.append(
-                ShardEntry(
-                    path=self._path(style),
-                    local=made.path,
-                    sha256=made.sha256,
-                    bytes=made.bytes,
-                    documents=made.documents,
+                made.entry(
+                    self._path(style),
                     tokens=self.tokens[style],
                     tokenizer=self.config.tokenizer_name,
                     strategy=STRATEGY,
@@ -102,7 +98,6 @@ class DerivedPart:
                     source_shard=self.items[0].path,
                     run_id=self._run_id,
                     format=self.config.format,
-                    frames=made.frames,
                 )
             )
         if self._rejects:

@@ -17,7 +17,7 @@ from derivedata.corpus.card import dataset_card
 from derivedata.corpus.foreign import ForeignShape
 from derivedata.corpus.inputs import Entry, Shaping
 from derivedata.corpus.shape import TEXT, Shape
-from derivedata.errors import UserError
+from derivedata.errors import UserError, refuse_below_one
 from derivedata.generation.tokenizer import load_tokenizer
 from derivedata.pipelines.derived import GENERATION
 from derivedata.pipelines.derived_piece import KEEP, REJECT, DerivedStage
@@ -59,10 +59,7 @@ class DerivedOptions:
     restart: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("chunk_bytes", "tasks", "workers"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserError("must be 1 or more", where=name, value=value)
+        refuse_below_one(self, "chunk_bytes", "tasks", "workers")
         if not _STRATEGY.fullmatch(self.strategy):
             remedy = "use small letters, digits, - and _: paraphrase, distill, ..."
             raise UserError("not a name for a strategy", where="--strategy", value=self.strategy, remedy=remedy)

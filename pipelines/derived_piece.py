@@ -23,7 +23,7 @@ from derivedata.pipelines.ingest_stage import INGESTED, IngestStage, Piece
 from derivedata.pipelines.source import INPUT
 from derivedata.pipelines.source_index import NO_SOURCE, SourceDocument, SourceIndex
 from derivedata.store.books import Books
-from derivedata.store.tables import DOCUMENTS, REJECTED, Part, ShardEntry, rows_to_table
+from derivedata.store.tables import DOCUMENTS, REJECTED, Part, rows_to_table
 
 if TYPE_CHECKING:
     from derivedata.pipelines.derived_from import DerivedOptions
@@ -132,19 +132,14 @@ class DerivedPiece(Piece):
         for style, writer in self.shards.items():
             made = writer.close()
             shards.append(
-                ShardEntry(
-                    path=self._path(style),
-                    local=made.path,
-                    sha256=made.sha256,
-                    bytes=made.bytes,
-                    documents=made.documents,
+                made.entry(
+                    self._path(style),
                     tokens=self.tokens[style],
                     tokenizer=self.config.tokenizer_name,
                     strategy=self.options.strategy,
                     style=style,
                     run_id=self.run_id,
                     format=self.config.format,
-                    frames=made.frames,
                 )
             )
         rejected = sum(self.reasons.values())

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from datatrove.pipeline.base import PipelineStep
 
-from derivedata.errors import UserError
+from derivedata.errors import UserError, refuse_below_one
 from derivedata.pipelines.executor import run_locally
 from derivedata.pipelines.serving import Listener, Silence
 from derivedata.store.books import Books, BooksError
@@ -57,10 +57,7 @@ class ExportOptions:
     restart: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("file_bytes", "tasks", "workers"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserError("must be 1 or more", where=name, value=value)
+        refuse_below_one(self, "file_bytes", "tasks", "workers")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -18,7 +18,7 @@ from typing import Any
 from derivedata.corpus.card import corpus_card
 from derivedata.corpus.inputs import Entry, Shaping
 from derivedata.corpus.shape import ID, TEXT, Shape
-from derivedata.errors import UserError
+from derivedata.errors import UserError, refuse_below_one
 from derivedata.generation.model import resolve_tokenizer
 from derivedata.pipelines.executor import run_locally
 from derivedata.pipelines.ingest_plan import find_entries, look_first, settle_plan
@@ -61,10 +61,7 @@ class IngestOptions:
     restart: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("chunk_bytes", "tasks", "workers"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserError("must be 1 or more", where=name, value=value)
+        refuse_below_one(self, "chunk_bytes", "tasks", "workers")
         for name in ("text_field", "id_field"):
             if not getattr(self, name):
                 raise UserError("must name a field", where=name)

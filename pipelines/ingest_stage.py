@@ -32,7 +32,7 @@ from derivedata.store.books import Books
 from derivedata.store.ledger import Ledger
 from derivedata.store.manifest import Manifest
 from derivedata.store.paths import Folder
-from derivedata.store.tables import DOCUMENTS, FRESH, REJECTED, Part, ShardEntry, declare, rows_to_table
+from derivedata.store.tables import DOCUMENTS, FRESH, REJECTED, Part, declare, rows_to_table
 
 MOST_ROWS = 200_000  # of a piece: its rows of the index are held until it is committed
 BATCH_ROWS, BATCH_CHARS = 4096, 1 << 22  # after which index rows become Arrow, and tokens are counted
@@ -187,19 +187,14 @@ class FreshPiece(Piece):
             made = self._writer.close()
             paths = {file.path for file in self.entry.files}
             shards.append(
-                ShardEntry(
-                    path=self.path,
-                    local=made.path,
-                    sha256=made.sha256,
-                    bytes=made.bytes,
-                    documents=made.documents,
+                made.entry(
+                    self.path,
                     tokens=None if self.counter is None else self.tokens,
                     tokenizer=self.config.tokenizer_name,
                     strategy=FRESH,
                     source_shard=None if len(paths) > 1 else self.entry.path,
                     run_id=self.run_id,
                     format=self.config.format,
-                    frames=made.frames,
                 )
             )
         rejected = sum(self.reasons.values())

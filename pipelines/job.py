@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from derivedata.errors import UserError
+from derivedata.errors import UserError, refuse_below_one
 from derivedata.generation.connect import Connection, ServedModel, connect
 from derivedata.generation.endpoint import write_endpoints
 from derivedata.generation.launch import ServerSettings
@@ -60,10 +60,7 @@ class ModelOptions:
     restart: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("tasks", "workers", "context", "concurrency"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserError("must be 1 or more", where=name, value=value)
+        refuse_below_one(self, "tasks", "workers", "context", "concurrency")
         if not self.endpoints:
             if self.concurrency:
                 raise UserError("is for servers that run already", where="--concurrency", remedy="add --endpoint")

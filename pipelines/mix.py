@@ -27,7 +27,7 @@ from derivedata.pipelines.repeat_splice import with_derivation
 from derivedata.store.books import Books
 from derivedata.store.ledger import Ledger
 from derivedata.store.paths import Folder
-from derivedata.store.tables import DOCUMENTS, Part, ShardEntry, rows_to_table
+from derivedata.store.tables import DOCUMENTS, Part, rows_to_table
 from derivedata.store.units import Unit, missing
 
 STRATEGY = STAGE = "mix"
@@ -108,18 +108,13 @@ class MixStage(PipelineStep):
                     writer.write(with_derivation(document.fields, self._derivation(document, origin)))
                     rows.append(self._row(document, origin, path, len(rows), tokens))
             made = writer.close()
-        entry = ShardEntry(
-            path=path,
-            local=made.path,
-            sha256=made.sha256,
-            bytes=made.bytes,
-            documents=made.documents,
+        entry = made.entry(
+            path,
             tokens=sum(row["tokens"] for row in rows),
             tokenizer=self.told["tokenizer"],
             strategy=STRATEGY,
             run_id=self.run_id,
             format=self.format,
-            frames=made.frames,
         )
         books = Books(planned=unit.documents, accepted=made.documents)
         return Part(books=books, stage=STAGE, shards=[entry], tables={"documents": rows_to_table(rows, DOCUMENTS)})

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from derivedata.corpus.stream_mix import MixStream
 from derivedata.corpus.windows import WINDOW_BYTES
-from derivedata.errors import UserError
+from derivedata.errors import refuse_below_one
 from derivedata.pipelines.mix_plan import Share
 from derivedata.pipelines.mix_spec import MixSpec
 
@@ -28,10 +28,7 @@ class MixOptions:
     restart: bool = False
 
     def __post_init__(self) -> None:
-        for name in ("tokens", "tasks", "workers", "window_bytes"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserError("must be 1 or more", where=name, value=value)
+        refuse_below_one(self, "tokens", "tasks", "workers", "window_bytes")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

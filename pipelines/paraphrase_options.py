@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from derivedata.errors import UserError
+from derivedata.errors import UserError, refuse_below_one
 from derivedata.generation.connect import Connection
 from derivedata.generation.model import resolve_tokenizer
 from derivedata.generation.request import Sampling
@@ -37,10 +37,7 @@ class ParaphraseOptions(ModelOptions):
 
     def __post_init__(self) -> None:
         ModelOptions.__post_init__(self)
-        for name in ("rewrites", "tokens", "documents", "chunk_bytes", "max_tokens"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserError("must be 1 or more", where=name, value=value)
+        refuse_below_one(self, "rewrites", "tokens", "documents", "chunk_bytes", "max_tokens")
 
     def chosen_styles(self) -> tuple[Style, ...]:
         """The styles asked for, loaded and checked."""

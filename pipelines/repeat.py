@@ -29,7 +29,7 @@ from derivedata.pipelines.repeat_splice import Splicer
 from derivedata.store.books import Books
 from derivedata.store.ledger import Ledger
 from derivedata.store.paths import Folder
-from derivedata.store.tables import DOCUMENTS, Part, ShardEntry
+from derivedata.store.tables import DOCUMENTS, Part
 from derivedata.store.units import Unit, missing
 
 STRATEGY, FIRST = "repeat", "fresh"  # the first epoch is the corpus itself
@@ -143,18 +143,13 @@ class RepeatStage(PipelineStep):
             made = writer.close()
         table = pa.concat_tables(rows)
         tokens = None if config.tokenizer_name is None else int(np.sum(table["tokens"].to_numpy(), dtype=np.int64))
-        entry = ShardEntry(
-            path=path,
-            local=made.path,
-            sha256=made.sha256,
-            bytes=made.bytes,
-            documents=made.documents,
+        entry = made.entry(
+            path,
             tokens=tokens,
             tokenizer=config.tokenizer_name,
             strategy=strategy,
             run_id=config.run_id,
             format=config.format,
-            frames=made.frames,
         )
         index = _index(table, path, strategy, epoch, config.run_id)
         books = Books(planned=unit.documents, accepted=made.documents)

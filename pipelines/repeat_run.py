@@ -22,7 +22,7 @@ from derivedata.corpus.inventory import ShardInventory
 from derivedata.corpus.stream import BlockStream, is_output
 from derivedata.corpus.stream_virtual import with_frames, write_virtual
 from derivedata.corpus.windows import WINDOW_BYTES, Mixing, measure_mixing
-from derivedata.errors import UserError
+from derivedata.errors import UserError, refuse_below_one
 from derivedata.pipelines.repeat import DONE, FIRST, RepeatConfig, RepeatStage, documents_done
 from derivedata.pipelines.repeat_rows import BLOCKS, ROWS, SUMMARY, Indexed, IndexRows, close_index
 from derivedata.pipelines.repeat_source import OrderingJob
@@ -65,10 +65,7 @@ class RepeatOptions:
             raise UserError("say how much: give --epochs or --tokens, one of the two")
         if self.epochs is not None and not 0 < self.epochs <= 1e6:
             raise UserError("must be above 0 and at most a million", where="--epochs", value=self.epochs)
-        for name in ("tokens", "windows_per_shard", "window_bytes", "block_bytes", "tasks", "workers"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserError("must be 1 or more", where=name, value=value)
+        refuse_below_one(self, "tokens", "windows_per_shard", "window_bytes", "block_bytes", "tasks", "workers")
         if self.tokens is not None and not self.count_tokens:
             raise UserError("--tokens needs tokens to be counted", remedy="leave --no-count out, or give --epochs")
 

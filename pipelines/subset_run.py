@@ -19,7 +19,7 @@ from derivedata.corpus.blocks import BLOCK_BYTES, Blocks
 from derivedata.corpus.files import VIRTUAL
 from derivedata.corpus.stream_virtual import SELECTED, write_virtual
 from derivedata.corpus.windows import Selection
-from derivedata.errors import UserError
+from derivedata.errors import UserError, refuse_below_one
 from derivedata.pipelines.repeat_source import OrderingJob
 from derivedata.pipelines.serving import Listener, Silence
 from derivedata.pipelines.subset import KEY_SPACE, Counted, CountKeys, Cut, count_prefix, describe
@@ -52,10 +52,7 @@ class SubsetOptions:
             raise UserError("must be 1 or more", where="--tokens", value=str(list(self.tokens)))
         if not 0 <= self.validation < 1:
             raise UserError("must be a share below 1", where="--validation", value=self.validation)
-        for name in ("tasks", "workers", "block_bytes"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserError("must be 1 or more", where=name, value=value)
+        refuse_below_one(self, "tasks", "workers", "block_bytes")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

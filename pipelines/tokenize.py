@@ -14,7 +14,7 @@ import numpy as np
 from derivedata.corpus.stream import DocumentStream, open_stream
 from derivedata.corpus.stream_virtual import absolute
 from derivedata.corpus.token_files import SUFFIXES
-from derivedata.errors import UserError
+from derivedata.errors import UserError, refuse_below_one
 from derivedata.generation.model import resolve_tokenizer
 from derivedata.generation.tokenizer import Tokenizer, load_tokenizer
 from derivedata.pipelines.executor import run_locally
@@ -50,10 +50,7 @@ class TokenizeOptions:
     def __post_init__(self) -> None:
         if self.format not in SUFFIXES:
             raise UserError("no such format of tokens", value=self.format, remedy=f"use {' or '.join(SUFFIXES)}")
-        for name in ("shard_bytes", "tasks", "workers"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UserError("must be 1 or more", where=name, value=value)
+        refuse_below_one(self, "shard_bytes", "tasks", "workers")
 
     @property
     def place(self) -> str | Sequence[str]:

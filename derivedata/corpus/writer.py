@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
@@ -25,6 +25,8 @@ from derivedata.errors import UserError
 
 if TYPE_CHECKING:
     import numpy as np
+
+    from derivedata.store.tables import ShardEntry
 
 DEFAULT_LEVELS = {"jsonl.zst": 3, "jsonl.gz": 2, "parquet": 3}
 LEVELS = {"jsonl.zst": range(1, 23), "jsonl.gz": range(4), "parquet": range(1, 23)}
@@ -48,6 +50,20 @@ class ShardFile:
     sha256: str
     documents: int
     frames: list[Frame] = field(default_factory=list)
+
+    def entry(self, path: str, **told: Any) -> ShardEntry:
+        """The entry of this file in a manifest under `path`; `told` is what the file itself doesn't know."""
+        from derivedata.store.tables import ShardEntry
+
+        return ShardEntry(
+            path=path,
+            local=self.path,
+            sha256=self.sha256,
+            bytes=self.bytes,
+            documents=self.documents,
+            frames=self.frames,
+            **told,
+        )
 
 
 class ShardWriter:
