@@ -11,12 +11,12 @@ import os
 import socket
 import threading
 import time
-from pathlib import Path
 
 from derivedata.errors import UserError
 from derivedata.store.journal import writer_name
 from derivedata.store.paths import Folder, Missing
 from derivedata.store.probe import warn_unless_conditional
+from derivedata.store.processes import machine, process_started
 
 ROOM = ".writers"
 BEAT = 15.0
@@ -40,6 +40,7 @@ class Lease:
 
     def __enter__(self) -> Lease:
         warn_unless_conditional(self.folder)
+        self.folder.sweep_scratch()
         # Write first, look afterwards: of two that start at once at least one sees the other.
         self._write()
         for other in self._others():
@@ -72,9 +73,9 @@ class Lease:
         content = {
             "run_id": self.run_id,
             "host": socket.gethostname(),
-            "machine": _machine(),
+            "machine": machine(),
             "pid": os.getpid(),
-            "process_started": _process_started(os.getpid()),
+            "process_started": process_started(os.getpid()),
             "since": self._since,
             "beat": time.time(),
         }
@@ -102,27 +103,7 @@ class Lease:
 
 def is_live(content: dict, *, patience: float = PATIENCE) -> bool:
     """Whether the writer of a heartbeat lives: its process is there (same machine), or its last beat is recent."""
-    if content["machine"] == _machine():
-        started = _process_started(content["pid"])
+    if content["machine"] == machine():
+        started = process_started(content["pid"])
         return started is not None and started == content["process_started"]
     return time.time() - content["beat"] < patience
-
-
-def _machine() -> str:
-    """What makes a process id mean the same process: host, boot and process namespace."""
-    parts = [socket.gethostname()]
-    with contextlib.suppress(OSError):
-        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
-    with contextlib.suppress(OSError):
-        parts.append(os.readlink("/proc/self/ns/pid"))
-    return " ".join(parts)
-
-
-def _process_started(pid: int) -> int | None:
-    """When a process started, in ticks since boot (process ids come again, and a clock may jump); None when there is no
-    such process, or only a zombie."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return None
-    return None if fields[0] in "ZX" else int(fields[19])

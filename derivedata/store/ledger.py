@@ -227,7 +227,6 @@ class Ledger:
         for name in left:
             self.folder.remove(decision_path(name))
             self.folder.remove_tree(f"{journals.ROOM}/{name}")
-        self.folder.sweep_scratch()
         return len(left)
 
     # -- inside -------------------------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from typing import IO, Any, NamedTuple
 
 from derivedata.errors import UserError
 from derivedata.store.faults import Missing, explain, patiently
+from derivedata.store.processes import is_left, mark
 
 SCRATCH = ".tmp"
 # Their fsspec clients turn mode="create" into a put that the server itself refuses when the name exists.
@@ -256,20 +257,21 @@ class Folder:
         with self._said(SCRATCH):
             place = os.path.join(self._root, SCRATCH)
             os.makedirs(place, exist_ok=True)
-            name = tempfile.mkdtemp(dir=place)
+            name = tempfile.mkdtemp(prefix=mark(), dir=place)
         try:
             yield Path(name)
         finally:
             shutil.rmtree(name, ignore_errors=True)
 
     def sweep_scratch(self, older_than: float = 24 * 3600) -> None:
-        """Remove what killed processes left in the scratch place, once it is `older_than` seconds old."""
+        """Remove what killed processes left in the scratch place: at once where it can be seen that they are gone, and
+        otherwise (another machine's) once it is `older_than` seconds old."""
         place = os.path.join(self._root, SCRATCH)
         if not self.is_local or not os.path.isdir(place):
             return
         for item in os.scandir(place):
             with contextlib.suppress(OSError):  # another sweeper was faster
-                if time.time() - item.stat().st_mtime > older_than:
+                if is_left(item.name) or time.time() - item.stat().st_mtime > older_than:
                     shutil.rmtree(item.path) if item.is_dir() else os.unlink(item.path)
 
     # -- inside -------------------------------------------------------------------------------------------------
@@ -278,7 +280,7 @@ class Folder:
     def _temporary(self, content: bytes | IO[bytes]) -> Iterator[str]:
         place = os.path.join(self._root, SCRATCH)
         os.makedirs(place, exist_ok=True)
-        name = os.path.join(place, uuid.uuid4().hex)
+        name = os.path.join(place, mark() + uuid.uuid4().hex)
         try:
             with open(name, "xb") as file:
                 if isinstance(content, bytes):

@@ -5,11 +5,14 @@ from __future__ import annotations
 import errno
 import os
 import pickle
+import subprocess
+import sys
 import threading
 
 import pytest
 
 from derivedata.errors import UserError
+from derivedata.store.lease import Lease
 from derivedata.store.paths import Folder, Missing, check_relative
 
 
@@ -151,6 +154,24 @@ def test_the_scratch_place_is_in_no_listing_and_is_swept(tmp_path):
     assert len(list((tmp_path / ".tmp").iterdir())) == 2
     folder.sweep_scratch(older_than=-1)
     assert list((tmp_path / ".tmp").iterdir()) == []
+
+
+def test_scratch_of_a_killed_process_goes_at_once_and_that_of_a_living_one_stays(tmp_path):
+    code = (
+        "import sys, time\nfrom derivedata.store.paths import Folder\n"
+        "with Folder(sys.argv[1]).scratch():\n    print('ready', flush=True)\n    time.sleep(600)"
+    )
+    folder, left = Folder(tmp_path), tmp_path / ".tmp"
+    with folder.scratch() as mine:
+        child = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+        assert child.stdout.readline() == "ready\n"
+        folder.sweep_scratch()
+        assert len(list(left.iterdir())) == 2
+        child.kill()
+        child.communicate()
+        with Lease(folder, "run"):
+            assert list(left.iterdir()) == [mine]
+    assert list(left.iterdir()) == []
 
 
 def test_absent_files(tmp_path):
