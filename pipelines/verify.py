@@ -59,6 +59,7 @@ class Verified:
     shards: int
     documents: int
     tokens_counted: bool
+    files: int  # further files: rejected rows, rollouts, token shards
     sources: int  # source files whose documents were found again
     notes: list[str]
 
@@ -171,6 +172,7 @@ def verify_corpus(
             shards=0,
             documents=0,
             tokens_counted=False,
+            files=0,
             sources=0,
             notes=notes,
         )
@@ -201,6 +203,7 @@ def verify_corpus(
         shards=shards.num_rows,
         documents=sum(shards["documents"].to_pylist()),
         tokens_counted=tokenizer is not None,
+        files=len(further_files(sound)),
         sources=len(sources),
         notes=notes,
     )

@@ -89,7 +89,7 @@ def _tell(verified) -> None:
         result = f"{len(verified.problems):,} problems"
     elif verified.notes:
         result = "nothing wrong was found, but not everything could be checked"
-    click.echo(
-        f"{verified.shards:,} shards, {verified.documents:,} documents ({counted}), "
-        f"{verified.sources:,} source files: {result}"
-    )
+    looked = f"{verified.files:,} files"  # of rollouts or of tokens: such outputs hold no documents
+    if verified.shards:
+        looked = f"{verified.shards:,} shards, {verified.documents:,} documents ({counted})"
+    click.echo(f"{looked}, {verified.sources:,} source files: {result}")
