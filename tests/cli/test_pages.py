@@ -22,7 +22,7 @@ PAGES = sorted(
 def commands(page: Path) -> list[list[str]]:
     """The derivedata command lines in the code blocks of a page, as words."""
     found = []
-    for block in re.findall(r"```[a-z]*\n(.*?)```|((?:^ {4}.*\n)+)", page.read_text("utf-8"), re.S | re.M):
+    for block in re.findall(r"```[a-z]*\n(.*?)```|((?:^ {4}[^\n]*\n)+)", page.read_text("utf-8"), re.S | re.M):
         for line in "".join(block).replace("\\\n", " ").splitlines():
             if shown := re.match(r"\s*(?:\$ )?derivedata (?=[a-z])(.+)", line):
                 try:
