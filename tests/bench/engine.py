@@ -1,6 +1,7 @@
 """Measures the engine half: how full the server is kept, its rate against vllm.LLM.chat, prompt order, settings.
 
     python -m tests.bench.engine full --pairs 5       occupancy, and new tokens/s of server and client against LLM.chat
+    python -m tests.bench.engine rollouts --pairs 5   the same for difficulty: 16 samples of each prompt, a seed each
     python -m tests.bench.engine order --pairs 3      document first against instruction first
     python -m tests.bench.engine settings             block size, threads, speculation, each against the default
     python -m tests.bench.engine report               what all runs so far say
@@ -24,6 +25,7 @@ import sys
 import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -36,6 +38,7 @@ from derivedata.generation.tokenizer import load_tokenizer
 from tests.bench.documents import INSTRUCTIONS, documents
 
 NEW_TOKENS = 64
+STYLES = tuple(INSTRUCTIONS.values())
 SAMPLING = Sampling(
     max_tokens=NEW_TOKENS, min_tokens=NEW_TOKENS, ignore_eos=True, temperature=0.7, top_p=0.95, top_k=50
 )
@@ -174,18 +177,19 @@ class Bench:
         chosen = replace(ServerSettings(max_num_seqs=self.options.max_num_seqs, threads=1), **settings)
         return VllmServer(self.model, chosen, log=self.folder / f"vllm-{time.monotonic_ns()}.log", progress=_say)
 
-    def documents(self, seed: int, low: int, high: int) -> list[str]:
-        return documents(self.builder.tokenizer, self.options.documents, seed, low=low, high=high)
+    def documents(self, seed: int, low: int, high: int, count: int | None = None) -> list[str]:
+        return documents(self.builder.tokenizer, count or self.options.documents, seed, low=low, high=high)
 
-    def requests(self, texts: list[str], seed: int, *, document_first: bool = True) -> list[Request]:
+    def requests(
+        self, texts: list[str], seed: int, asked: Sequence[str] = STYLES, *, first: bool = True
+    ) -> list[Request]:
+        """Each text with each of the instructions that are `asked`, the document first or the instruction."""
         draw, made = random.Random(seed), []
         for text in texts:
             ids = self.builder.tokenizer.encode(text)
-            for style, instruction in INSTRUCTIONS.items():
-                prompt = (
-                    self.builder.join(ids, instruction) if document_first else self.builder.build(instruction, text)
-                )
-                made.append(Request(f"{len(made)}/{style}", prompt, SAMPLING, draw.getrandbits(63)))
+            for instruction in asked:
+                prompt = self.builder.join(ids, instruction) if first else self.builder.build(instruction, text)
+                made.append(Request(str(len(made)), prompt, SAMPLING, draw.getrandbits(63)))
         return made
 
     def record(self, part: str, **what: object) -> None:
@@ -200,18 +204,26 @@ class Bench:
         serve_round(server, lambda: self.requests(self.documents(0, 50, 100)[:8], 0), self.options.window)
 
     def full(self) -> None:
+        """Paraphrase: four styles of a document."""
+        self._against_chat("full", STYLES, self.options.documents)
+
+    def rollouts(self) -> None:
+        """Difficulty: sixteen samples of a problem, as many requests in all."""
+        self._against_chat("rollouts", STYLES[:1] * 16, max(1, self.options.documents // 4))
+
+    def _against_chat(self, part: str, asked: Sequence[str], count: int) -> None:
         """Server and client against LLM.chat: the same prompts, seeds and settings, taking turns in going first."""
         with self.server() as server:
             offline = Offline(server, self.folder / "offline.log")
             self.warm(server)
             for pair in range(self.options.pairs):
                 seed = random.randrange(1 << 30)
-                texts = self.documents(seed, 100, 500)
-                seeds = [request.seed for request in self.requests(texts, seed)]
-                users = [f"{text}\n\n{instruction}" for text in texts for instruction in INSTRUCTIONS.values()]
+                texts = self.documents(seed, 100, 500, count)
+                seeds = [request.seed for request in self.requests(texts, seed, asked)]
+                users = [f"{text}\n\n{instruction}" for text in texts for instruction in asked]
 
                 def ours(texts=texts, seed=seed) -> Round:
-                    return serve_round(server, lambda: self.requests(texts, seed), self.options.window)
+                    return serve_round(server, lambda: self.requests(texts, seed, asked), self.options.window)
 
                 def theirs(users=users, seeds=seeds) -> Round:
                     return offline.round(users, seeds)
@@ -221,7 +233,7 @@ class Bench:
                 else:
                     served, reference = ours(), theirs()
                 ratio = served.tokens_per_second / reference.tokens_per_second
-                self.record("full", server=served, llm_chat=reference, ratio=ratio)
+                self.record(part, server=served, llm_chat=reference, ratio=ratio)
             offline.close()
 
     def order(self) -> None:
@@ -234,7 +246,7 @@ class Bench:
                 texts = self.documents(seed, 300, 300)
                 rounds = {}
                 for first in (True, False) if pair % 2 else (False, True):
-                    made = self.requests(texts, seed, document_first=first)
+                    made = self.requests(texts, seed, first=first)
                     rounds[first] = serve_round(server, lambda made=made: made, self.options.window)
                 possible = possible_hits([request.prompt for request in self.requests(texts, seed)], block)
                 self.record(
@@ -315,7 +327,7 @@ def _say(line: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("part", choices=("full", "order", "settings", "report"))
+    parser.add_argument("part", choices=("full", "rollouts", "order", "settings", "report"))
     parser.add_argument("--model", help="default: the embedded one")
     parser.add_argument("--documents", type=int, default=48, help="each in four styles")
     parser.add_argument("--pairs", type=int, default=1)
