@@ -174,7 +174,8 @@ class Bench:
         self.folder = Path(tempfile.mkdtemp(prefix="derivedata-bench-"))
 
     def server(self, **settings: object) -> VllmServer:
-        chosen = replace(ServerSettings(max_num_seqs=self.options.max_num_seqs, threads=1), **settings)
+        fixed = ServerSettings(max_num_seqs=self.options.max_num_seqs, threads=self.options.threads)
+        chosen = replace(fixed, **settings)
         return VllmServer(self.model, chosen, log=self.folder / f"vllm-{time.monotonic_ns()}.log", progress=_say)
 
     def documents(self, seed: int, low: int, high: int, count: int | None = None) -> list[str]:
@@ -333,6 +334,7 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=1)
     parser.add_argument("--window", type=int, default=64)
     parser.add_argument("--max-num-seqs", type=int, default=32)
+    parser.add_argument("--threads", type=int, default=1, help="of the engine")
     parser.add_argument("--variants", help="of `settings`, comma-separated; default all")
     parser.add_argument("--results", type=Path, default=Path("build/bench-engine.jsonl"))
     options = parser.parse_args()
