@@ -89,6 +89,7 @@ class Calibration:
         effective_draws: how many equally weighted draws the posterior stands on.
         surprise: squared deviations of the runs from what the prior expects, in units of its spread and the noise, per
             run (1 is expected).
+        misfit: by how much the noise was raised, because no R* brings the runs within it (1: not raised).
         next_best, next_cheapest: the run that narrows most, and most per FLOP among those that narrow at least half as
             much; None when no run of the sizes used would narrow the answer.
         warnings: one line each.
@@ -105,6 +106,7 @@ class Calibration:
     data_share: float
     effective_draws: float
     surprise: float
+    misfit: float
     next_best: NextRun | None
     next_cheapest: NextRun | None
     warnings: tuple[str, ...]
@@ -193,9 +195,10 @@ def calibrate(
         data_share=max(0.0, 1 - (sd / before[1]) ** 2),
         effective_draws=sample.effective_size,
         surprise=surprise,
+        misfit=posterior.misfit,
         next_best=best,
         next_cheapest=cheapest,
-        warnings=_warnings(runs, prior.law, (params, fresh_tokens), strategy=name, surprise=surprise, sample=sample),
+        warnings=_warnings(runs, prior.law, (params, fresh_tokens), name, surprise, posterior.misfit, sample),
     )
 
 
@@ -295,7 +298,7 @@ def _next_runs(
 
 
 def _warnings(
-    runs: Runs, law: Law, at: tuple[float, float], *, strategy: str, surprise: float, sample: Sample
+    runs: Runs, law: Law, at: tuple[float, float], strategy: str, surprise: float, misfit: float, sample: Sample
 ) -> tuple[str, ...]:
     found, own = [], int(runs.of(strategy).sum())
     if own < 3:
@@ -306,6 +309,10 @@ def _warnings(
         found.append(
             f"the runs lie {np.sqrt(surprise):.1f} times further from {law.name} than it allows (other data, tokenizer"
             " or evaluation set?): its backbone does not describe them; fit your own with `eta fit`"
+        )
+    if misfit > 1:
+        found.append(
+            f"no R* brings the runs within the noise: it was raised {misfit:.1f} times, and the intervals with it"
         )
     if own > MANY_RUNS:
         found.append(f"{own} runs of {strategy} are enough for a fit of their own: `eta fit`")

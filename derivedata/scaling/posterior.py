@@ -16,9 +16,10 @@ from derivedata.scaling.model import Model
 
 BACKBONE = 5
 OWN = slice(BACKBONE, BACKBONE + 3)
-# Fewer effective draws than this carry no interval.
+# Fewer effective draws than this make rough intervals: sampling goes on for some rounds.
 FEW_DRAWS = 100
 _DOF = 5.0
+_ROUNDS = (3, 12)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,14 +58,20 @@ class Posterior:
         model: predictions for the runs.
         backbones: (S, 5) draws of ln E, ln A0, ln B0, alpha, beta; the first is the central one.
         mean, cov: of the Gaussian prior of the three.
-        noise: of the runs.
+        noise: of the runs; `noise` is what it was raised to.
+
+    `misfit` is by how much the noise had to be raised: runs that no R* brings within it and the backbones' spread
+    (beyond chance, 1 in 100) are noisier than was said, or follow another law; either way they say less.
     """
 
     def __init__(self, model: Model, backbones: NDArray, mean: NDArray, cov: NDArray, noise: Noise):
-        self.model, self.backbones, self.mean, self.cov, self.noise = model, backbones, mean, cov, noise
+        self.model, self.backbones, self.mean, self.cov = model, backbones, mean, cov
         self.precision = np.linalg.inv(cov)
         same = np.isclose(model.n[:, None], model.n) & np.isclose(model.d[:, None], model.d)
         self.error = noise.run**2 * np.eye(len(model.n)) + noise.cell**2 * same
+        self.allowed, self.misfit = self.error, self._misfit()
+        self.error = self.misfit**2 * self.allowed
+        self.noise = Noise(run=self.misfit * noise.run, cell=self.misfit * noise.cell)
 
     def vectors(self, own: NDArray, backbone: NDArray | int = 0) -> NDArray:
         """Parameter vectors of the model."""
@@ -78,6 +85,24 @@ class Posterior:
         inverse = np.linalg.inv(self.error + self._backbone_spread())
         starts = [self.mean + np.array([shift, 0.0, 0.0]) for shift in np.linspace(-1.5, 3.0, 5)]
         return max((self._climb(start, inverse) for start in starts), key=lambda found: found[2])[:2]
+
+    def _misfit(self) -> float:
+        """Root mean square of what the best R* leaves of the runs, in units of what is allowed; 1 within chance."""
+        from scipy.stats import chi2
+
+        at, spread, spare = self.mode()[0], self._backbone_spread(), max(len(self.model.n) - 3, 1)
+
+        def square(factor: float) -> float:
+            residual = self.model.value(self.vectors(at)) - self.model.lnloss
+            return float(residual @ np.linalg.solve(factor * self.error + spread, residual))
+
+        if square(1.0) <= chi2.ppf(0.99, spare):
+            return 1.0
+        # The noise alone is raised, until what is left is what chance leaves.
+        factor = 1.0
+        while square(factor) > spare:
+            factor *= 1.1
+        return float(np.sqrt(factor))
 
     def _backbone_spread(self) -> NDArray:
         """Covariance of the runs' ln L over the backbones, the strategy at its prior mean."""
@@ -115,14 +140,14 @@ class Posterior:
         found = self._sample(rng)
         return self._sample(rng, marginal=True) if found.effective_size < FEW_DRAWS else found
 
-    def _sample(
-        self, rng: np.random.Generator, *, marginal: bool = False, count: int = 4000, rounds: int = 3
-    ) -> Sample:
+    def _sample(self, rng: np.random.Generator, *, marginal: bool = False, count: int = 4000) -> Sample:
         """Adaptive importance sampling: each round proposes around the last one's moments."""
         at, cov = self.mode()
         found = None
         inverse = np.linalg.inv(self.error + (self._backbone_spread() if marginal else 0.0))
-        for _ in range(rounds):
+        for done in range(_ROUNDS[1]):
+            if done >= _ROUNDS[0] and found.effective_size >= FEW_DRAWS:
+                break
             scale = 1.3 * cov
             near = rng.multivariate_normal(np.zeros(3), scale, size=count)
             near = at + near / np.sqrt(rng.chisquare(_DOF, size=count) / _DOF)[:, None]
@@ -144,7 +169,7 @@ class Posterior:
         rng = np.random.default_rng(0)
         own = rng.multivariate_normal(self.mean, self.cov, size=2000)
         value = self.model.value(self.vectors(own, rng.integers(len(self.backbones), size=len(own))))
-        spread = np.atleast_2d(np.cov(value, rowvar=False)) + self.error
+        spread = np.atleast_2d(np.cov(value, rowvar=False)) + self.allowed
         deviation = self.model.lnloss - value.mean(axis=0)
         return float(deviation @ np.linalg.solve(spread, deviation)) / len(deviation)
 

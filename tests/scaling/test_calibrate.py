@@ -99,6 +99,19 @@ def test_runs_of_another_loss_scale_are_called_out():
     assert not any("does not describe them" in warning for warning in calibrate(PRIOR, runs).warnings)
 
 
+def test_runs_that_follow_another_law_widen_the_answer_instead_of_pretending_to_know():
+    # Losses of another tokenizer, all smaller by the same share: eta and R* are as they were. The posterior used to
+    # stand on a draw or two, and to close around a wrong R*.
+    cells = [(N, tpp, x) for N in (30e6, 60e6, 190e6) for tpp in (5, 20, 40) for x in (1, 3, 7, 15)]
+    runs = runs_of(TRUTH, cells, noise=0.01)
+    found = calibrate(PRIOR, replace(runs, loss=0.6 * runs.loss), params=60e6, fresh_tokens=1.2e9)
+    assert found.misfit > 2
+    assert found.effective_draws >= 100
+    assert any("the noise: it was raised" in warning for warning in found.warnings)
+    assert found.r_star.low <= float(TRUTH.r_star(60e6, 1.2e9, "mine")) <= found.r_star.high
+    assert calibrate(PRIOR, runs_of(TRUTH, CELLS, noise=0.025)).misfit == 1
+
+
 def test_missing_one_epoch_runs_and_thin_data_are_called_out():
     found = calibrate(PRIOR, runs_of(TRUTH, CELLS[:2], one_epoch=False))
     assert any("no one-epoch run" in warning for warning in found.warnings)
