@@ -13,6 +13,8 @@ from derivedata.errors import UserError
 from derivedata.scaling.law import Law
 from derivedata.scaling.runs import Runs
 
+# Nobody derives so many tokens from one: D and D' in different units, or a mistyped count.
+LARGEST_X = 1e5
 # Loss of a model that knows nothing is ln V; no vocabulary in use is larger than this.
 LARGEST_VOCABULARY = 300_000
 
@@ -58,6 +60,14 @@ def check_runs(runs: Runs, vocabulary: int | None = None) -> tuple[Runs, list[st
             value=f"{runs.D.max():g} at most",
             remedy="give plain counts",
         )
+    if len(runs) and runs.x.max() > LARGEST_X:
+        at = int(np.argmax(runs.x))
+        raise UserError(
+            f"derived_tokens are more than {LARGEST_X:g} times the fresh ones",
+            where=f"row {runs.row[at]}",
+            value=f"{runs.Dp[at]:g} of {runs.D[at]:g}",
+            remedy="give plain counts of both",
+        )
     _check_losses(runs, vocabulary)
     runs, doubled = _without_doubles(runs)
     return runs, notes + doubled + list(_nominal(runs))
@@ -69,6 +79,8 @@ def _check_losses(runs: Runs, vocabulary: int | None) -> None:
         raise UserError(
             "loss must be positive, in nats a token", where=f"row {runs.row[at]}", value=float(runs.loss[at])
         )
+    if len(runs) > 2 and np.ptp(runs.loss) == 0:
+        raise UserError("every run has the same loss: there is nothing to fit", value=float(runs.loss[0]))
     most = math.log(vocabulary or LARGEST_VOCABULARY)
     if runs.loss.max() > most:
         at = int(np.argmax(runs.loss))

@@ -24,7 +24,7 @@ from derivedata.scaling.model import Model
 from derivedata.scaling.runs import Runs
 from derivedata.scaling.solver import Solution, solve
 from derivedata.scaling.starts import starts
-from derivedata.scaling.uncertainty import bootstrap_weights, profile_interval, sandwich
+from derivedata.scaling.uncertainty import bootstrap_weights, profile_interval, resampled_together, sandwich
 
 DELTA_ONE_EPOCH = 1e-3
 DELTA_JOINT = 0.1
@@ -70,8 +70,8 @@ def fit(
     settings = Settings(
         form=form_by_name(form),
         mode=mode if runs.strategies else "joint",
-        delta=delta or (DELTA_JOINT if runs.strategies else DELTA_ONE_EPOCH),
-        delta_one_epoch=delta or DELTA_ONE_EPOCH,
+        delta=delta if delta is not None else (DELTA_JOINT if runs.strategies else DELTA_ONE_EPOCH),
+        delta_one_epoch=delta if delta is not None else DELTA_ONE_EPOCH,
         drop=drop,
         overfit=overfit,
         bootstrap=bootstrap,
@@ -234,17 +234,18 @@ class Problem:
                 free=free,
                 delta=self.settings.delta_one_epoch if first else self.settings.delta,
                 weight=weight * (self.runs.Dp == 0) if first else weight,
-                cluster=self.runs.cluster,
+                cluster=resampled_together(self.runs.cluster, weight > 0),
             )
         return covariance
 
     def bootstrap(self, theta: NDArray, weight: NDArray, draws: int, seed: int) -> NDArray:
-        """Vectors (draws, p) refitted to resampled (N, D) cells; what was left out stays left out."""
+        """Vectors (draws, p) refitted to resampled (N, D) cells, or to resampled runs where cells are too few."""
         if draws == 0:
             return np.empty((0, len(theta)))
         used = weight > 0
         weights = np.zeros((draws, len(weight)))
-        weights[:, used] = bootstrap_weights(self.runs.cluster[used], weight[used], draws, seed)
+        cluster = resampled_together(self.runs.cluster, used)
+        weights[:, used] = bootstrap_weights(cluster[used], weight[used], draws, seed)
         return self.solve_from(np.repeat(theta[None], draws, axis=0), weights).theta
 
     def profiles(self, theta: NDArray, weight: NDArray) -> dict[str, tuple[float, float]]:

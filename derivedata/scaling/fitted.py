@@ -22,6 +22,7 @@ from derivedata.scaling.law import Law, Support
 from derivedata.scaling.model import Centre, Parameters
 from derivedata.scaling.runs import Runs
 from derivedata.scaling.solver import huber
+from derivedata.scaling.uncertainty import FEWEST_CLUSTERS
 
 if TYPE_CHECKING:
     from derivedata.scaling.fit import Problem
@@ -181,6 +182,14 @@ class Fit:
 
     def _numeric_warnings(self) -> list[str]:
         found = [_at_bound(name) for name in self.at_bound]
+        if not len(self.draws) and FEWEST_CLUSTERS <= self.cells < 30:
+            found.append(f"sandwich errors of {self.cells} cells cover less than 95% (.55 to .9 with nine): resample")
+        if self.cells < FEWEST_CLUSTERS:
+            found.insert(
+                0,
+                f"only {self.cells} (N, D) cells to resample: intervals are over single runs, and too narrow where the"
+                " runs of a cell share an error",
+            )
         for name, (below, above) in self.open_ends.items():
             if below or above:
                 side = "above and below" if below and above else "above" if above else "below"
@@ -202,16 +211,20 @@ class Fit:
     @cached_property
     def ensemble(self) -> Ensemble:
         """The law with its draws: bootstrap refits, or t draws of the sandwich covariance when there are none."""
+        few = self.cells < FEWEST_CLUSTERS
         if len(self.draws):
-            draws, how = self.draws, f"95% bootstrap over {self.cells} (N, D) cells"
+            draws = self.draws
+            how = f"95% bootstrap over {f'{self.used} single runs' if few else f'{self.cells} (N, D) cells'}"
         else:
-            rng, freedom = np.random.default_rng(self.settings.seed), max(self.cells - 1, 2)
+            rng = np.random.default_rng(self.settings.seed)
+            freedom = max((self.used - int(self.free.sum())) if few else self.cells - 1, 2)
             normal = rng.multivariate_normal(np.zeros(len(self.theta)), self.covariance, size=400, method="eigh")
             # Student's t: the covariance itself rests on few clusters.
             normal *= np.sqrt(freedom / rng.chisquare(freedom, size=(400, 1)))
             draws = np.clip(self.theta + normal, self.parameters.low, self.parameters.high)
             draws = np.where(self.free, draws, self.theta)
-            how = f"95% interval from cluster-robust sandwich errors, t with {freedom} degrees of freedom"
+            kind = "sandwich errors of single runs" if few else "cluster-robust sandwich errors"
+            how = f"95% interval from {kind}, t with {freedom} degrees of freedom"
         return Ensemble(law=self.law, draws=tuple(self._law(theta) for theta in draws), interval=how)
 
     def constants(self) -> dict[str, Estimate]:

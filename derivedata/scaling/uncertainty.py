@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from derivedata.scaling.model import Model
 from derivedata.scaling.solver import huber, solve
 
+# With fewer clusters than this a resample is often one cluster over and over: single runs are resampled instead.
+FEWEST_CLUSTERS = 6
 # 95% point of chi squared with one degree of freedom.
 _CHI2_95 = 3.841459
 
@@ -65,6 +67,13 @@ def sandwich(
     covariance = np.zeros((len(theta), len(theta)))
     covariance[np.ix_(which, which)] = bread @ meat @ bread
     return covariance
+
+
+def resampled_together(cluster: NDArray, used: NDArray) -> NDArray:
+    """Labels (runs,) of what errors are taken to be shared in: the clusters, or each run where they are too few."""
+    if len(np.unique(cluster[used])) >= FEWEST_CLUSTERS:
+        return cluster
+    return np.arange(len(cluster))
 
 
 def bootstrap_weights(cluster: NDArray, weight: NDArray, draws: int, seed: int) -> NDArray:

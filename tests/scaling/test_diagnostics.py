@@ -36,6 +36,8 @@ def test_good_runs_pass_without_a_word():
         (changed("N", 7, np.nan), "row 7: n_params must be positive (got nan)"),
         (changed("D", 8, 0.0), "row 8: fresh_tokens must be positive (got 0.0)"),
         (changed("Dp", 9, -1.0), "row 9: derived_tokens must be zero or more (got -1.0)"),
+        (changed("Dp", 9, 1e17), "row 9: derived_tokens are more than 100000 times the fresh ones"),
+        (replace(RUNS, loss=np.full(len(RUNS), 3.0)), "every run has the same loss: there is nothing to fit (got 3.0)"),
         (changed("loss", 10, -2.0), "row 10: loss must be positive, in nats a token (got -2.0)"),
         (changed("loss", 11, 30.0), "row 11: loss is above ln V = 12.61 of any vocabulary in use"),
         (RUNS.take([]), "no runs. Give a table"),

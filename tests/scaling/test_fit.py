@@ -84,6 +84,21 @@ def test_one_epoch_runs_alone_give_chinchilla():
     assert fitted.law.beta == pytest.approx(LAW.beta, rel=1e-3)
 
 
+def test_a_handful_of_cells_is_resampled_by_run_and_never_has_an_interval_of_no_width():
+    xs = (0, 0.5, 1, 2, 3, 5, 7, 10, 15, 31, 63)
+    for bootstrap in (100, 0):
+        fitted = fit(synthetic(LAW, sizes=(60e6,), tpps=(20,), xs=xs), bootstrap=bootstrap, sensitivity=())
+        estimate = fitted.constants()["R*[repeat]"]
+        assert estimate.low < 0.9 * estimate.value < 1.1 * estimate.value < estimate.high
+        assert "single runs" in fitted.ensemble.interval
+        assert any("only 1 (N, D) cells to resample" in warning for warning in fitted.warnings)
+
+
+def test_sandwich_errors_of_few_cells_are_said_to_cover_too_little():
+    assert any("sandwich errors of 12 cells" in warning for warning in fit(synthetic(LAW), **BARE).warnings)
+    assert not any("sandwich" in w for w in fit(synthetic(LAW), bootstrap=10, sensitivity=()).warnings)
+
+
 def test_weights_count_and_weight_zero_is_absent():
     runs = synthetic(LAW, seed=3)
     spoiled = replace(

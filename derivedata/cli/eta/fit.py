@@ -99,7 +99,11 @@ def report(fitted: Fit, notes: list[str]) -> list[str]:
     ]
     width = max(len(name) for name in fitted.constants()) + 2
     for name, estimate in fitted.constants().items():
-        flag = "  not identified (at its bound)" if _bound(name, fitted) else ""
+        # What was not fitted has no interval: one of no width would say that it is known.
+        if not _free(name, fitted):
+            lines.append(f"  {name:<{width}}{_constant(estimate.value)} held")
+            continue
+        flag = "  not identified (at its bound)" if _parameter(name) in fitted.at_bound else ""
         lines.append(f"  {name:<{width}}{words.interval(estimate, _constant)}{flag}")
     centre = fitted.centre
     if fitted.strategies:
@@ -124,11 +128,16 @@ def _constant(value: float) -> str:
     return words.figure(value) if value == 0 or abs(value) == float("inf") else f"{value:.5g}"
 
 
-def _bound(name: str, fitted: Fit) -> bool:
-    """Whether a constant's parameter ended at the bound of its range."""
+def _parameter(name: str) -> str:
+    """The parameter of a fit that a constant is."""
     plain = name.replace("R*", "ln R").replace("worth", "ln w").replace("R_N", "ln R_N").replace("D0", "ln D0")
-    plain = {"E": "ln E", "A": "ln A0", "B": "ln B0", "G": "ln G"}.get(plain, plain)
-    return plain in fitted.at_bound
+    return {"E": "ln E", "A": "ln A0", "B": "ln B0", "G": "ln G"}.get(plain, plain)
+
+
+def _free(name: str, fitted: Fit) -> bool:
+    """Whether a constant was fitted; lnK moves with any of R*, rho and sigma."""
+    at = fitted.parameters.where.get(_parameter(name.replace("lnK", "R*")))
+    return at is None or bool(fitted.free[at])
 
 
 def _sensitivity(fitted: Fit) -> list[str]:
