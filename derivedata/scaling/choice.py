@@ -51,8 +51,8 @@ class Choice:
         below_params: the strategy that is worth more below that N.
         crossover_fresh_tokens: D at which both are equal for this N; NaN when they never are.
         below_fresh_tokens: the strategy that is worth more below that D.
-        overtakes: the strategy that wins for large budgets in FLOPs, when another wins for small ones; None when one
-            wins for all.
+        overtakes: the strategy that wins for large budgets in FLOPs, when another wins for small ones; None when
+            `always` wins for all.
         crossover_flops: budget (training of all tokens and generation) from which `overtakes` wins; infinite if never.
         crossover_x: its x = D'/D there.
         flops: the budget at which the rest is compared.
@@ -72,6 +72,7 @@ class Choice:
     crossover_fresh_tokens: Estimate
     below_fresh_tokens: str | None
     overtakes: str | None
+    always: str | None
     crossover_flops: Estimate
     crossover_x: float
     flops: float
@@ -125,7 +126,7 @@ def choose(
         loss=ensemble.estimate(lambda one: one.mixed_loss(N, fresh, derived)),
     )
     alone = float(law.effective_tokens(N, fresh, {best: spent[best][1]}))
-    crossover_x, overtakes = _overtaking(law, N, D, names, generator_params)
+    crossover_x, overtakes, always = _overtaking(law, N, D, names, generator_params)
     tpp = D / N
     return Choice(
         first=first,
@@ -137,6 +138,7 @@ def choose(
         crossover_fresh_tokens=ensemble.estimate(lambda one: crossover_fresh_tokens(one, N, first, second)),
         below_fresh_tokens=_side(law, names, lambda scale: (N, D * scale)),
         overtakes=overtakes,
+        always=always,
         crossover_flops=ensemble.estimate(
             lambda one: _flops_at(_overtaking(one, N, D, names, generator_params)[0], N, D)
         ),
@@ -203,12 +205,13 @@ def split_budget(
 
 def _overtaking(
     law: Law, N: float, D: float, names: tuple[str, str], generator_params: float
-) -> tuple[float, str | None]:
-    """(x of the cheaper strategy, overtaking strategy) where their gains per FLOP cross; (inf or 0, None) if never."""
+) -> tuple[float, str | None, str | None]:
+    """(x of the cheaper strategy where their gains per FLOP cross, which overtakes, None), else (inf or 0, None, which
+    wins for every budget)."""
     cheap, dear = sorted(names, key=lambda name: generation_cost(name, generator_params))
     k = (6 * N + generation_cost(cheap, generator_params)) / (6 * N + generation_cost(dear, generator_params))
     if k == 1:
-        return 0.0, None
+        return 0.0, None, max(names, key=lambda name: float(law.r_star(N, D, name)))
 
     def lead(x: NDArray) -> NDArray:
         return law.gain(N, D, k * np.asarray(x) * D, dear) - law.gain(N, D, np.asarray(x) * D, cheap)
@@ -216,11 +219,11 @@ def _overtaking(
     grid = np.geomspace(1e-4, 1e6, 2001)
     ahead = np.asarray(lead(grid)) > 1e-12
     if not ahead.any():
-        return float("inf"), None
+        return float("inf"), None, cheap
     first = int(np.argmax(ahead))
     if first == 0:
-        return 0.0, None
-    return float(brentq(lead, grid[first - 1], grid[first])), dear
+        return 0.0, None, dear
+    return float(brentq(lead, grid[first - 1], grid[first])), dear, None
 
 
 def _flops_at(x: float, N: float, D: float) -> float:

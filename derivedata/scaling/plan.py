@@ -261,7 +261,7 @@ def position(
             model=ensemble.estimate(lambda one: one.model_limit(N) - one.E),
         ),
         regime=regime(law, N, seen, 0.0, strategy) if unfinished else regime(law, N, D, x, strategy),
-        outside=law.outside(N, D, x, strategy),
+        outside=law.outside(N, seen, x, strategy),
     )
 
 

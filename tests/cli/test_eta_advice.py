@@ -37,6 +37,12 @@ def write_runs(path: Path, strategy: str = "mine") -> Path:
     return path
 
 
+def test_a_budget_within_one_epoch_is_told_as_that():
+    told = ask("plan", "--params", "30M", "--fresh-tokens", "600M", "--flops", "1e16")
+    assert "in FLOPs, generation free (--generator-params counts it): paraphrase whatever the budget" in told
+    assert "both: this budget does not pass one epoch, so nothing is derived" in told
+
+
 @pytest.mark.parametrize(
     ("text", "value"),
     [("1.2B", 1.2e9), ("30M", 3e7), ("1e22", 1e22), ("512k", 512e3), ("2T", 2e12), ("1_000", 1000), ("7g", 7e9)],

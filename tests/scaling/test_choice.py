@@ -32,6 +32,14 @@ def test_paraphrase_wins_in_tokens_below_the_crossover_and_repeat_above():
     assert small.below_params == "paraphrase"
 
 
+def test_a_budget_within_one_epoch_does_not_decide_which_strategy_is_better():
+    # Both losses are the same there; the winner for every budget is that of the derived tokens, not the first named.
+    within = choose(N370, params=30e6, fresh_tokens=6e8, flops=1e16)
+    assert within.overtakes is None and within.always == "paraphrase"
+    dear = choose(N370, params=600e6, fresh_tokens=12e9, generator_params=1.7e9)
+    assert dear.overtakes is None and dear.always == "repeat"
+
+
 def test_generation_costs_delay_paraphrase_until_a_budget_where_both_losses_are_equal():
     cost = {"params": 60e6, "fresh_tokens": 1.2e9, "generator_params": 1.7e9}
     apart = choose(N370, **cost)

@@ -207,19 +207,23 @@ def choice_lines(choice: Choice, advice: Plan) -> list[str]:
     lines = [f"in tokens: {choice.more_in_tokens} is worth more ({ratio})"]
     lines += _equal("N", choice.crossover_params, choice.below_params, f"at {tpp} tokens per parameter")
     lines += _equal("D", choice.crossover_fresh_tokens, choice.below_fresh_tokens, f"at N = {shorten(advice.params)}")
+    counted = "generation counted" if advice.generator_params else "generation free (--generator-params counts it)"
     if choice.overtakes is None:
-        lines.append(f"in FLOPs, generation counted: {choice.best} whatever the budget")
+        lines.append(f"in FLOPs, {counted}: {choice.always} whatever the budget")
     else:
         other = first if choice.overtakes == second else second
         lines.append(
-            f"in FLOPs, generation counted: {other} at first, {choice.overtakes} from"
+            f"in FLOPs, {counted}: {other} at first, {choice.overtakes} from"
             f" {words.interval(choice.crossover_flops, shorten)} FLOPs"
         )
     losses = ", ".join(f"{name} {words.interval(loss, words.nats)}" for name, loss in choice.losses.items())
     lines.append(words.starred(f"expected loss at {shorten(choice.flops)} FLOPs: {losses}", choice.outside))
     used = {name: x for name, x in choice.mixture.x.items() if x > 1e-3}
+    if not used:
+        lines.append("both: this budget does not pass one epoch, so nothing is derived")
+        return lines
     if len(used) < 2:
-        (alone,) = used or [choice.best]
+        (alone,) = used
         lines.append(f"both: nothing to gain from mixing at this budget, {alone} alone buys more per FLOP (untested)")
         return lines
     both = " and ".join(f"x = {words.figure(x)} of {name}" for name, x in used.items())
