@@ -1,6 +1,7 @@
 """`derivedata eta fit`, `runs` and `check`, and conditions on runs."""
 
 import json
+import re
 
 import numpy as np
 import pytest
@@ -18,6 +19,15 @@ LAW = load_preset("qin2026-n370")
 
 def run(*arguments):
     return CliRunner().invoke(cli, ["eta", *map(str, arguments)], catch_exceptions=True)
+
+
+def write(folder, runs):
+    """A table of runs of one strategy."""
+    columns = zip(*(getattr(runs, f).tolist() for f in ("N", "D", "Dp", "loss")), strict=True)
+    rows = [f"{N!r},{D!r},{Dp!r},repeat,{L!r}" for N, D, Dp, L in columns]
+    path = folder / "table.csv"
+    path.write_text("\n".join(["n_params,fresh_tokens,derived_tokens,strategy,loss", *rows]))
+    return path
 
 
 @pytest.fixture
@@ -182,3 +192,38 @@ def test_conditions_select_runs(condition, expected):
 def test_conditions_that_mean_nothing_are_refused(condition, words):
     with pytest.raises(UserError, match=words):
         select(RUNS, condition)
+
+
+def test_what_is_held_has_no_interval(tmp_path):
+    path = write(tmp_path, synthetic(LAW, sizes=(60e6,), tpps=(2, 5, 20, 80)))
+    told = run("fit", path, "--bootstrap", 10).output
+    assert re.search(r"sigma\[repeat\] +0 held", told)
+    assert re.search(r"alpha +0.35 held", told)
+    assert re.search(r"beta +0\.\d+ \[", told)
+
+
+def test_runs_of_several_tokenizers_are_refused_until_one_is_chosen(tmp_path):
+    path = write(tmp_path, synthetic(LAW))
+    lines = path.read_text().splitlines()
+    path.write_text("\n".join([f"{lines[0]},vocabulary", *(f"{x},{257 + i % 2}" for i, x in enumerate(lines[1:]))]))
+    assert "runs of several tokenizers in one table" in str(run("fit", path).exception)
+    told = run("fit", path, "--where", "vocabulary==257", "--bootstrap", 10).output
+    assert "42 of 42 runs" in told
+
+
+def test_sufficiency_finds_a_strategy_that_differs_at_equal_loss(tmp_path):
+    runs = synthetic(LAW)
+    path = write(tmp_path, runs)
+    lines = path.read_text().splitlines()
+    bits = 0.3 + runs.loss + 0.05 * (runs.Dp > 0) + np.random.default_rng(0).normal(0, 0.01, len(runs))
+    path.write_text("\n".join([f"{lines[0]},bits", *(f"{x},{b}" for x, b in zip(lines[1:], bits, strict=True))]))
+    told = run("sufficiency", path, "--metric", "bits", "--plots", tmp_path / "figures").output
+    assert "validation loss is not sufficient for this metric: repeat differs at equal loss" in told
+    assert (tmp_path / "figures" / "sufficiency-bits.png").stat().st_size > 5_000
+    found = json.loads(run("sufficiency", path, "--metric", "bits", "--json").output)["test"]["effects"][0]
+    assert found["offset"]["low"] < 0.05 < found["offset"]["high"]
+    assert "no such column" in str(run("sufficiency", path, "--metric", "accuracy").exception)
+
+
+def test_the_noise_of_a_run_is_no_negative_number(csv):
+    assert "the noise of ln loss" in str(run("runs", csv, "--noise", "-1").exception)

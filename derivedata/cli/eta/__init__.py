@@ -15,6 +15,7 @@ COMMANDS: dict[str, str] = {
     "plan": "derivedata.cli.eta.plan:plan",
     "report": "derivedata.cli.eta.report:report",
     "runs": "derivedata.cli.eta.runs:runs",
+    "sufficiency": "derivedata.cli.eta.sufficiency:sufficiency",
     "tokens": "derivedata.cli.eta.tokens:tokens",
 }
 

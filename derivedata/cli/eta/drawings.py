@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from derivedata.report.page import Page
     from derivedata.scaling.holdout import HoldOut
     from derivedata.scaling.runs import Runs
+    from derivedata.scaling.sufficiency import Sufficiency
 
 # The same colour for a strategy in every figure.
 _COLOURS = {"repeat": 0, "paraphrase": 1, "one epoch": 3}
@@ -271,6 +272,26 @@ def hold_out_picture(made: Sequence[HoldOut], in_sample: float | None) -> Pictur
         Axis(label="RMSE of ln L on held-out runs"),
         rows=rows,
         reference=None if in_sample is None else (in_sample, "in sample"),
+    )
+
+
+def sufficiency_picture(runs: Runs, metric: np.ndarray, name: str, found: Sufficiency) -> Picture:
+    """The metric over validation loss, a colour a strategy: one curve for all is the claim."""
+    points = []
+    for strategy in ("one epoch", *runs.strategies):
+        mine = (runs.Dp == 0) if strategy == "one epoch" else runs.of(strategy)
+        points.append(Points(name=strategy, x=runs.loss[mine], y=metric[mine], colour=_tint(strategy, runs.strategies)))
+    return lines(
+        Words(
+            name=f"sufficiency-{_slug(name)}",
+            title=f"{name} over validation loss",
+            caption="If validation loss is sufficient, runs of every strategy lie on the one curve of the runs on fresh"
+            f" tokens alone (line). {found.runs} runs in {found.cells} (N, D) cells.",
+        ),
+        Axis(label="validation loss, nats a token"),
+        Axis(label=name),
+        curves=[Curve(name="fresh tokens alone", x=found.curve[0], y=found.curve[1], colour=FAINT)],
+        points=points,
     )
 
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, TypeVar
 from derivedata.errors import UserError
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from derivedata.scaling.ensemble import Ensemble
     from derivedata.scaling.fitted import Fit
     from derivedata.scaling.runs import Runs
@@ -38,8 +40,36 @@ def read_runs(
         runs = runs.take(select(runs, where, table.others))
         if len(runs) == 0:
             raise UserError("no run meets the condition", where=path, value=where)
+    _one_tokenizer(runs, table.others, path)
     runs, notes = check_runs(runs, vocabulary)
     return runs, [*table.notes, *notes]
+
+
+def _one_tokenizer(runs: Runs, others: dict[str, NDArray], path: str | Path) -> None:
+    """Losses a token of several tokenizers are not losses of one law: what a table says of them must be one thing."""
+    for name in ("tokenizer", "vocabulary"):
+        if name in others and len(found := sorted({str(v) for v in others[name][runs.row - 1] if v is not None})) > 1:
+            raise UserError(
+                "runs of several tokenizers in one table: their losses a token cannot be compared",
+                where=path,
+                value=f"{name} {', '.join(found[:4])}",
+                remedy=f"fit one with --where '{name}=={found[0]}'",
+            )
+
+
+def read_column(path: str | Path, name: str) -> NDArray:
+    """A column of numbers of a table of runs, NaN where a cell is empty; UserError with the columns there are."""
+    import numpy as np
+
+    from derivedata.store.runs_table import read_frame
+
+    frame = read_frame(Path(path))
+    if name not in frame.columns:
+        raise UserError("no such column", where=path, value=name, remedy=f"there are {', '.join(frame.columns)}")
+    try:
+        return np.array([np.nan if cell in (None, "") else float(cell) for cell in frame[name].to_list()])
+    except (TypeError, ValueError):
+        raise UserError("a column of numbers is wanted", where=path, value=name) from None
 
 
 def read_fit(path: str | Path) -> Fit:

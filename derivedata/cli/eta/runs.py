@@ -8,6 +8,7 @@ from derivedata.cli.eta import words
 from derivedata.cli.eta.fit import n_column_option, n_definition_option, vocabulary_option
 from derivedata.cli.eta.inputs import read_fit, read_runs
 from derivedata.cli.quantity import shorten
+from derivedata.errors import UserError
 
 
 @click.command()
@@ -29,6 +30,8 @@ def runs(*, runs, law, noise, where, n_column, n_definition, vocab, as_json) -> 
     from derivedata.scaling.empirical import NO_DERIVED, eta_empirical
     from derivedata.scaling.presets import PRESETS
 
+    if noise is not None and not 0 <= noise < 1:
+        raise UserError("the noise of ln loss is a small number of zero or more", where="--noise", value=noise)
     table, notes = read_runs(runs, where=where, n_column=n_column, n_definition=n_definition, vocabulary=vocab)
     ensemble = read_ensemble(law)
     if noise is None and law not in PRESETS:
