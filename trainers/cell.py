@@ -14,7 +14,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,10 @@ SHARED = "shared"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settings:
-    """What all cells of a sweep have in common. derived: token stores by strategy, relative to the sweep's folder."""
+    """What all cells of a sweep have in common.
+
+    derived: token stores by strategy, relative to the sweep's folder. scored: of other text, by name.
+    """
 
     length: int
     batch_blocks: dict[str, int]
@@ -48,6 +51,7 @@ class Settings:
     vocabulary: int
     device: str | None
     derived: dict[str, str]
+    scored: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def read(cls, runs: Path) -> Settings:
@@ -165,17 +169,29 @@ def run_cell(runs: Path, cell: Cell, settings: Settings, tell=lambda **values: N
     torch.manual_seed(cell.seed)
     learner = Learner(size.model(settings.vocabulary, settings.length, fresh.end_of_text), recipe, ranks)
     held_out = HeldOut(open_store(runs / "tokens" / "held-out"), settings.length, settings.eval_tokens)
-    _Trunk(runs, folder, cell, layout, learner, held_out, tell).grow(missing)
+    scored = {
+        name: HeldOut(open_store(runs / path), settings.length, settings.eval_tokens)
+        for name, path in settings.scored.items()
+    }
+    _Trunk(runs, folder, cell, layout, learner, held_out, scored, tell).grow(missing)
 
 
 class _Trunk:
     """The trunk of a cell and what branches off it."""
 
     def __init__(
-        self, runs: Path, folder: Folder, cell: Cell, layout: Layout, learner: Learner, held_out: HeldOut, tell
+        self,
+        runs: Path,
+        folder: Folder,
+        cell: Cell,
+        layout: Layout,
+        learner: Learner,
+        held_out: HeldOut,
+        scored: dict[str, HeldOut],
+        tell,
     ):
         self.folder, self.cell, self.layout, self.learner = folder, cell, layout, learner
-        self.held_out, self.tell = held_out, tell
+        self.held_out, self.scored, self.tell = held_out, scored, tell
         self.room = f"trunks/{cell.name}"
         self.parent = os.getppid()
         # The tensors of a state are the model's own and change with it: a copy is what can be gone back to.
@@ -278,6 +294,10 @@ class _Trunk:
             "curve": [*curve, [tokens, loss]],
             "failure": failure,
         }
+        for name, text in self.scored.items():
+            other = None if scores is None else text.score(self.learner)
+            row[f"loss_on_{name}"] = None if other is None else other.loss
+            row[f"bits_per_byte_on_{name}"] = None if other is None else other.bits_per_byte.get("all")
         self.folder.replace(self.cell.row_path(run), json.dumps(row).encode())
         self.tell(run=self.cell.row_path(run))
 

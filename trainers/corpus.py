@@ -160,6 +160,25 @@ def separate_store(folder: Path, corpus: Corpus, tokenizer: TextTokenizer, *, to
     return build_store(folder, entries(corpus, tokenizer), tokenizer, origin=_origin(corpus, "separate"), need=tokens)
 
 
+def scored_store(
+    folder: Path, corpus: Corpus, tokenizer: TextTokenizer, *, share: float, seed: int, tokens: int
+) -> TokenStore:
+    """Other text to score on, up to `tokens` tokens; of what was derived from a corpus, that of held-out documents.
+
+    Raises:
+        UserError: there is none.
+    """
+    kept = (e for e in entries(corpus, tokenizer) if e.label.strategy == FRESH or is_held_out(e, share, seed))
+    store = build_store(folder, kept, tokenizer, origin=_origin(corpus, "scored", share, seed), need=tokens)
+    if len(store.order) == 0:
+        raise UserError(
+            "no text to score on: all of it was derived from documents that are trained on",
+            where="--score",
+            remedy="hold documents out with --holdout, or name text of its own",
+        )
+    return store
+
+
 def shared_documents(held_out: TokenStore, trained: TokenStore) -> int:
     """How many held-out documents have the tokens of one that is trained on."""
     wanted = {_digest(held_out, d) for d in range(len(held_out.label))}

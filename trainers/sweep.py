@@ -18,7 +18,15 @@ from derivedata.store.fingerprint import RunConfig
 from derivedata.store.paths import Folder
 from derivedata.store.runs import new_run, open_run, save_run
 from derivedata.trainers.cell import Cell, Layout, Run, Settings
-from derivedata.trainers.corpus import held_out_store, open_corpus, separate_store, tokenizer_for, training_store
+from derivedata.trainers.corpus import (
+    held_out_store,
+    open_corpus,
+    scored_store,
+    separate_store,
+    shared_documents,
+    tokenizer_for,
+    training_store,
+)
 from derivedata.trainers.design_table import Asked, read_design
 from derivedata.trainers.learner import Recipe
 from derivedata.trainers.options import EVAL_TOKENS
@@ -27,7 +35,7 @@ from derivedata.trainers.pretrain import Quiet
 from derivedata.trainers.schedule import default_batch_tokens, default_rate
 from derivedata.trainers.sweep_table import judge, read_rows, write_tables
 from derivedata.trainers.tokens import FRESH, REPEAT, TokenStore
-from derivedata.trainers.vocabulary import head_rows
+from derivedata.trainers.vocabulary import TextTokenizer, head_rows
 from derivedata.trainers.workers import Workers, machine
 
 
@@ -36,7 +44,8 @@ class SweepOptions:
     """What a sweep is asked for.
 
     design: the table of runs. output: local folder. fresh: places of the fresh corpus. derived: by strategy the place
-    of its corpus, `PLACE#STYLE` for one style of it. lr, weight_decay: the grids; lr empty: what suits the size.
+    of its corpus, `PLACE#STYLE` for one style of it. scored: by name the place of other text, on which every finished
+    run is scored. lr, weight_decay: the grids; lr empty: what suits the size.
     batch_tokens: None: by size. sequence_length: None: that of the smallest size. warmup_share: of the steps of one
     epoch of D. data_seed: of the order of which D is a prefix. workers: processes at a time; None: a GPU or core each.
     """
@@ -45,6 +54,7 @@ class SweepOptions:
     output: str
     fresh: tuple[str, ...]
     derived: Mapping[str, str] = field(default_factory=dict)
+    scored: Mapping[str, str] = field(default_factory=dict)
     lr: tuple[float, ...] = ()
     weight_decay: tuple[float, ...] = (0.1,)
     tokenizer: str | None = None
@@ -93,16 +103,16 @@ def run_sweep(options: SweepOptions, narrator: Any = None) -> dict[str, Any]:
         for name in ("cells", "rows", "trunks", "tokens", "manifest", "logs"):
             folder.remove_tree(name)
         folder.remove_many(["run.json", "settings.json", "grid.parquet", "runs.parquet"])
-    settings, passes, held_out = _settings(options, asked, runs, narrator)
+    settings, passes, held_out, scored = _settings(options, asked, runs, narrator)
+    apart = ("device", "derived", "scored", "batch_blocks")
     identity = {
-        **{
-            name: value for name, value in asdict(settings).items() if name not in ("device", "derived", "batch_blocks")
-        },
+        **{name: value for name, value in asdict(settings).items() if name not in apart},
         "batch_tokens": options.batch_tokens,
         "fresh": passes.fresh.fingerprint,
         "held_out": held_out.fingerprint,
         # Kinds may be added: what a run of one strategy is does not depend on the others.
         "styles": {name: store.fingerprint for name, store in passes.derived.items()},
+        **({"scored": {name: store.fingerprint for name, store in scored.items()}} if scored else {}),
     }
     identity["recipe"] = {k: v for k, v in identity["recipe"].items() if k not in ("micro_batch", "weight_decay")}
     extent = {"design": options.design, "lr": list(options.lr), "weight_decay": list(options.weight_decay)}
@@ -134,7 +144,7 @@ def run_sweep(options: SweepOptions, narrator: Any = None) -> dict[str, Any]:
 
 def _settings(
     options: SweepOptions, asked: Sequence[Asked], runs: Path, narrator: Any
-) -> tuple[Settings, Passes, TokenStore]:
+) -> tuple[Settings, Passes, TokenStore, dict[str, TokenStore]]:
     """Token stores of everything, and what follows from them."""
     stream = open_corpus(options.fresh, options.data_seed)
     tokenizer = tokenizer_for(options.tokenizer, stream)
@@ -176,6 +186,10 @@ def _settings(
                     value=where,
                     remedy="name what was made from the fresh corpus (of others: derivedata ingest --derived-from)",
                 )
+    scored = {
+        name: _scored(options, place / f"scored-{name}", where, tokenizer, fresh)
+        for name, where in options.scored.items()
+    }
     length = options.sequence_length or min(one.size.sequence_length for one in asked)
     batch = {}
     for size in {one.size.name: one.size for one in asked}.values():
@@ -191,8 +205,22 @@ def _settings(
         vocabulary=vocabulary,
         device=options.device,
         derived={name: f"tokens/derived-{name}" for name in derived},
+        scored={name: f"tokens/scored-{name}" for name in scored},
     )
-    return settings, Passes(fresh, derived, length), held_out
+    return settings, Passes(fresh, derived, length), held_out, scored
+
+
+def _scored(options: SweepOptions, folder: Path, where: str, tokenizer: TextTokenizer, fresh: TokenStore) -> TokenStore:
+    # Shuffled: the first tokens of a corpus of many sources are of all of them.
+    place, _, style = _place(where)
+    corpus = open_corpus(place, options.data_seed, style)
+    share = options.holdout or 0.0
+    store = scored_store(folder, corpus, tokenizer, share=share, seed=options.data_seed, tokens=options.eval_tokens)
+    if shared := shared_documents(store, fresh):
+        raise UserError(
+            "text to score on is trained on", where="--score", value=f"{where}: {shared} documents of the fresh corpus"
+        )
+    return store
 
 
 def _place(where: str) -> tuple[str, None, str | None]:

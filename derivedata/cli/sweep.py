@@ -17,6 +17,9 @@ from derivedata.errors import UserError
 @click.option(
     "--derived", "derived", multiple=True, metavar="STRATEGY=CORPUS", help="Made from it. CORPUS#STYLE: one style."
 )
+@click.option(
+    "--score", "scored", multiple=True, metavar="NAME=CORPUS", help="Score every run on other text, too. Repeatable."
+)
 @click.option("--lr", default="", metavar="LR,...", help="Grid of peak learning rates. Default: one, by size.")
 @click.option("--weight-decay", default="0.1", show_default=True, metavar="WD,...", help="Grid of weight decays.")
 @click.option("--warmup-share", default="10%", show_default=True, help="Warm-up, as a share of one epoch of D.")
@@ -24,8 +27,8 @@ from derivedata.errors import UserError
 @click.option("--data-seed", type=int, default=0, show_default=True, help="Of the order of which every D is a prefix.")
 @click.option("--workers", type=click.IntRange(1), help="Cells at a time. Default: one a GPU, or one a core.")
 @click.option("--restart", is_flag=True, help="Throw away what RUNS holds and start over.")
-def sweep(*, design, output, fresh, derived, lr, weight_decay, warmup_share, micro_batch, z_loss, clip, precision,
-          decay, holdout, eval_data, vocab, **options):  # fmt: skip
+def sweep(*, design, output, fresh, derived, scored, lr, weight_decay, warmup_share, micro_batch, z_loss, clip,
+          precision, decay, holdout, eval_data, vocab, **options):  # fmt: skip
     """Train the models of DESIGN (from `eta design`, or by hand) and measure what derived tokens did to them.
 
     \b
@@ -45,7 +48,8 @@ def sweep(*, design, output, fresh, derived, lr, weight_decay, warmup_share, mic
         design=design,
         output=output,
         fresh=fresh,
-        derived=dict(_named(pair) for pair in derived),
+        derived=dict(_named(pair, "--derived") for pair in derived),
+        scored=dict(_named(pair, "--score") for pair in scored),
         lr=_numbers(lr, "--lr"),
         weight_decay=_numbers(weight_decay, "--weight-decay"),
         warmup_share=read_share(warmup_share, "--warmup-share"),
@@ -67,14 +71,12 @@ def sweep(*, design, output, fresh, derived, lr, weight_decay, warmup_share, mic
         sys.exit(1)
 
 
-def _named(pair: str) -> tuple[str, str]:
+def _named(pair: str, option: str) -> tuple[str, str]:
     name, equals, place = pair.partition("=")
     if not equals or not name.strip() or not place.strip():
-        raise UserError(
-            "must be strategy=corpus", where="--derived", value=pair, remedy="for example paraphrase=derived"
-        )
+        raise UserError("must be name=corpus", where=option, value=pair, remedy="for example paraphrase=derived")
     if not all(c.isalnum() or c in "._-" for c in name.strip()):
-        raise UserError("a strategy has a plain name", where="--derived", value=name)
+        raise UserError("a plain name is wanted", where=option, value=name)
     return name.strip(), place.strip()
 
 

@@ -21,7 +21,7 @@ from derivedata.trainers.sweep import SweepOptions, run_sweep
 from derivedata.trainers.sweep_table import judge
 from derivedata.trainers.tokens import open_store
 from derivedata.trainers.workers import Workers
-from tests.trainers.corpora import TINY, write_fresh, write_rewrites
+from tests.trainers.corpora import TINY, fresh_rows, write_documents, write_fresh, write_rewrites
 
 D = 5_120
 COLUMNS = "run,n_params,fresh_tokens,derived_tokens,strategy,x,epochs,seed,flops\n"
@@ -84,6 +84,21 @@ def test_each_run_is_measured_in_whole_passes(options, inline):
     assert paraphrase["passes"] == 2
     assert paraphrase["derived_tokens"] % 64 == 0
     assert json.loads(paraphrase["by_style"]) == {"plain": paraphrase["derived_tokens"]}
+
+
+def test_every_run_is_scored_on_other_text_too(options, inline, tmp_path):
+    other = write_documents(tmp_path / "other", [{**row, "text": row["text"].upper()} for row in fresh_rows(5)])
+    scored = {"other": str(other), "rewrites": options.derived["paraphrase"]}
+    run_sweep(replace(options, scored=scored, eval_tokens=10**6))
+    rows = table(options)
+    assert rows["loss_on_other"].is_finite().all() and rows["bits_per_byte_on_other"].is_finite().all()
+    # Rewrites of held-out documents only: those of the others are trained on.
+    held_out = open_store(tmp_path / "runs" / "tokens" / "held-out")
+    rewrites = open_store(tmp_path / "runs" / "tokens" / "scored-rewrites")
+    assert 0 < len(rewrites.order) == 3 * len(held_out.order)
+    assert (rows["loss_on_rewrites"] != rows["loss"]).all()
+    with pytest.raises(UserError, match="text to score on is trained on"):
+        run_sweep(replace(options, output=str(tmp_path / "again"), scored={"same": options.fresh[0]}))
 
 
 def test_the_table_is_what_eta_fit_reads(options, inline, tmp_path):
