@@ -79,6 +79,42 @@ def _solve(runs: Runs, law: Law, shift: float = 0.0) -> NDArray:
         return np.where((runs.Dp > 0) & (above > 0), (tokens - runs.D) / runs.Dp, np.nan)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Between:
+    """Eta of each run without a law. eta: NaN where the loss lies beyond those measured. least: there, what eta is at
+    least, since the loss is below that of one epoch on the most fresh tokens; NaN elsewhere."""
+
+    eta: NDArray
+    least: NDArray
+
+
+def eta_between(runs: Runs) -> Between:
+    """Eta = (D_eff - D) / D', with D_eff read between the measured losses of one-epoch runs of the same N.
+
+    ln L is taken to be linear in ln D between neighbouring D. A run is read against the one-epoch runs of its own seed
+    where there are two or more (they share the order of the text, and in a sweep the beginning of the training), else
+    against the means over seeds. No law is involved, so none can be wrong; nothing is said beyond the measured losses.
+    """
+    eta, least = np.full(len(runs), np.nan), np.full(len(runs), np.nan)
+    alone = runs.Dp == 0
+    for i in np.flatnonzero(~alone):
+        same = alone & (runs.N[i] == runs.N)
+        own = same & (runs.seed == runs.seed[i])
+        if len(np.unique(runs.D[own])) >= 2:
+            same = own
+        D, which = np.unique(runs.D[same], return_inverse=True)
+        lnloss = np.bincount(which.reshape(-1), np.log(runs.loss[same])) / np.bincount(which.reshape(-1))
+        if len(D) < 2 or (np.diff(lnloss) >= 0).any():
+            continue
+        here, x = np.log(runs.loss[i]), runs.x[i]
+        if here < lnloss[-1]:
+            least[i] = (D[-1] / runs.D[i] - 1) / x
+        elif here <= lnloss[0]:
+            effective = np.exp(np.interp(-here, -lnloss, np.log(D)))
+            eta[i] = (effective / runs.D[i] - 1) / x
+    return Between(eta=eta, least=least)
+
+
 def _predicted(runs: Runs, law: Law) -> NDArray:
     predicted = np.full(len(runs), np.nan)
     for strategy in runs.strategies:

@@ -12,7 +12,7 @@ from derivedata.trainers.corpus import open_corpus, training_store
 from derivedata.trainers.design_table import read_design
 from derivedata.trainers.ladder import LADDER
 from derivedata.trainers.passes import Passes
-from derivedata.trainers.study import answer, best_rates, forecast, main_design, write_design
+from derivedata.trainers.study import SCORED, answer, best_rates, forecast, main_design, write_design
 from derivedata.trainers.study_tables import interval
 from derivedata.trainers.study_text import read_version, write_corpora
 from derivedata.trainers.vocabulary import ByteTokenizer
@@ -78,7 +78,8 @@ def test_the_rate_of_a_size_is_the_one_with_the_lowest_mean_loss(tmp_path):
 
 
 def test_an_interval_over_seeds_is_students():
-    assert interval([1.0, 2.0, 3.0]) == (2.0, pytest.approx(4.303 / 3**0.5))
+    assert interval([1.0, 2.0, 3.0]) == (2.0, pytest.approx(4.303 / 3**0.5, rel=1e-3))
+    assert interval(range(8))[1] == pytest.approx(2.365 * np.std(range(8), ddof=1) / 8**0.5, rel=1e-3)
     assert interval([1.5]) == (1.5, None)
 
 
@@ -94,6 +95,7 @@ def test_finished_runs_become_a_page_of_results(tmp_path):
             {
                 "size": row.size, "n_params": N, "asked_fresh_tokens": D, "fresh_tokens": D, "derived_tokens": D * x,
                 "x": float(x), "strategy": row.strategy, "passes": int(x), "seed": row.seed, "loss": loss,
+                SCORED: 0.2 + loss / np.log(2) - 0.1 * (row.strategy == "paraphrase"),
             }
         )  # fmt: skip
     (tmp_path / "runs").mkdir()
@@ -102,8 +104,12 @@ def test_finished_runs_become_a_page_of_results(tmp_path):
     answer(tmp_path, {".044M": 0.01})
     told = (tmp_path / "results.md").read_text()
     line = next(line for line in told.splitlines() if line.startswith("| .044M | 88,000 | repeat | 1.00 | 3 |"))
-    low, high = (float(part) for part in line.split("|")[8].split(" to "))
+    low, high = (float(part) for part in line.split("|")[7].split("[")[1].rstrip("] ").split(", "))
     assert low - 0.1 < 0.8 < high + 0.1 and high - low < 0.5
+    beyond = next(line for line in told.splitlines() if line.startswith("| .044M | 88,000 | repeat | 63.00 | 3 |"))
+    # The longest repeats do better than any run on fresh tokens: known from below alone.
+    assert "at least 0.62 (beyond in 3 of 3)" in beyond
     assert "Runs that differ in their seed alone scatter by 0." in told
+    assert "not sufficient for this metric: paraphrase differs at equal loss" in told
     assert "## Calibrated against the published law: repeat" in told
     assert (tmp_path / "figures" / "study-eta.png").stat().st_size > 10_000
