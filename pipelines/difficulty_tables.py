@@ -69,7 +69,8 @@ def remarks(measured: Measured) -> list[str]:
     identity, k = measured.identity, measured.k
     lines = []
     if (mean := measured.mean) is not None:
-        what = f"avg@{k}" if identity["early_stop"] == "none" else f"pass rate (up to {k} samples)"
+        few = measured.certain_samples
+        what = f"avg@{k}" if few == k else f"pass rate (the first {few} samples, which every problem has)"
         lines.append(f"mean {what} {rate(mean[0])}, 95% interval {span(mean[1], mean[2], rate)}")
     stopped = measured.stopped()
     if identity["early_stop"] != "none":

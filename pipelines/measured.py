@@ -17,7 +17,7 @@ import polars as pl
 from derivedata.errors import UserError
 from derivedata.pipelines.scored import COUNTED, FAILED, REFINE, RESCORE, ROLLOUT_STAGE, SAMPLE, TABLES, UNSCORED
 from derivedata.problems.bands import Bands, parse_bands
-from derivedata.problems.early_stopping import borderline, parse_confidence
+from derivedata.problems.early_stopping import borderline, parse_confidence, stopping_rule
 from derivedata.problems.passrate import (
     BetaMixture,
     LabelQuality,
@@ -143,8 +143,35 @@ class Measured:
 
     @property
     def mean(self) -> tuple[float, float, float] | None:
-        """Mean avg@k over problems and its 95% interval, from their spread; None without any."""
-        return _mean_interval(self.scored["avg_at_k"].to_numpy())
+        """Mean of `rates` over problems and its 95% interval, from their spread; None without any."""
+        return _mean_interval(self.rates["rate"].to_numpy())
+
+    @property
+    def certain_samples(self) -> int:
+        """How many samples every problem gets, however soon it stops: k without early stopping."""
+        confidence = parse_confidence(self.identity["early_stop"])
+        if confidence is None or (confidence < 1 and self.pilot is None):
+            return self.k
+        prior = self.pilot.prior if self.pilot else None
+        return stopping_rule(self.bands_rule, self.k, confidence, prior).may_need(0, 0)
+
+    @property
+    def rates(self) -> pl.DataFrame:
+        """uid, data_source and the share right of the first `certain_samples` of each scored problem.
+
+        Rates of problems that stopped early, or got more samples, because of what came out are no sample of the set's:
+        one that stops after six wrong answers would have had some right.
+        """
+        scored = self.first.filter(pl.col("unscored").is_null())
+        if self.certain_samples == self.k:
+            return scored.select("uid", "data_source", rate="avg_at_k")
+        drawn = self.rollouts.filter(
+            (pl.col("purpose") == SAMPLE)
+            & (pl.col("sample") < self.certain_samples)
+            & pl.col("verdict").is_in(list(COUNTED))
+        )
+        rates = drawn.group_by("uid").agg(rate=(pl.col("verdict") == "correct").mean())
+        return scored.select("uid", "data_source").join(rates, on="uid", how="inner", maintain_order="left")
 
     def passes(self) -> list[dict[str, float]]:
         """pass@j (at least one of j right) and worst@j (all right), unbiased, for j = 1, 2, 4 ... k, with intervals.
@@ -210,10 +237,10 @@ class Measured:
         return scored.filter(pl.Series(unsure))["uid"].to_list()
 
     def by_source(self) -> list[dict[str, Any]]:
-        """Mean avg@k of each data source with its 95% interval."""
+        """Mean of `rates` of each data source with its 95% interval."""
         rows = []
-        for (source,), its in self.scored.group_by("data_source", maintain_order=True):
-            mean, low, high = _mean_interval(its["avg_at_k"].to_numpy())
+        for (source,), its in self.rates.group_by("data_source", maintain_order=True):
+            mean, low, high = _mean_interval(its["rate"].to_numpy())
             rows.append({"data_source": source, "problems": its.height, "mean": mean, "low": low, "high": high})
         return sorted(rows, key=lambda row: -row["problems"])
 

@@ -90,6 +90,18 @@ class Bands:
         """The position in `names` for each count 0..k of k (shape k + 1)."""
         return self.label_index(np.arange(k + 1) / k)
 
+    def of_true_rates(self) -> np.ndarray:
+        """For each label the one that a true rate there has: a band of one rate (0) stands for what lies beside it.
+
+        That 0 of 16 are right says that a rate is small; no true rate is exactly 0 (shape of `names`).
+        """
+        index = np.arange(len(self.names))
+        for band in self.bands:
+            if band.low == band.high:
+                beside = band.high + 1e-6 if band.high < 1 else band.low - 1e-6
+                index[self.names.index(band.name)] = int(self.label_index(np.asarray(beside)))
+        return index
+
     def label(self, rate: float) -> str:
         """The band of one rate, or gap, above, below."""
         return self.names[int(self.label_index(np.asarray(rate)))]

@@ -167,7 +167,7 @@ def borderline(
     """
     correct, n = np.asarray(correct), np.asarray(n)
     chances = label_chances(correct, n, bands, prior)
-    label = bands.label_index(correct / n)
+    label = bands.of_true_rates()[bands.label_index(correct / n)]
     return np.take_along_axis(chances, label[..., None], axis=-1)[..., 0] < sure
 
 
@@ -181,8 +181,3 @@ def label_chances(correct: np.ndarray, n: np.ndarray, bands: Bands, prior: BetaM
     for position, middle in enumerate(middles):
         chances[..., int(bands.label_index(np.asarray(middle)))] += below[..., position + 1] - below[..., position]
     return chances
-
-
-def most_likely_label(correct: np.ndarray, n: np.ndarray, bands: Bands, prior: BetaMixture) -> np.ndarray:
-    """The index of the label that the true rate most probably has."""
-    return label_chances(correct, n, bands, prior).argmax(axis=-1)

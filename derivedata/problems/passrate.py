@@ -188,13 +188,13 @@ def label_quality(prior: BetaMixture, bands: Bands, k: int) -> LabelQuality:
 
     # Quantiles of each component: equal masses of problems, so that bands near 0 get the points they need.
     masses = (np.arange(2_000) + 0.5) / 2_000
-    labels = bands.labels_of_counts(k)
+    labels, true_labels = bands.labels_of_counts(k), bands.of_true_rates()
     mislabelled = agreement = 0.0
     for weight, a, b in zip(prior.weights, prior.a, prior.b, strict=True):
         rates = np.clip(beta.ppf(masses, a, b), 0, 1)
         chances = binom.pmf(np.arange(k + 1), k, rates[:, None])
         by_label = np.stack([chances[:, labels == label].sum(axis=1) for label in range(len(bands.names))], axis=1)
-        true = by_label[np.arange(len(rates)), bands.label_index(rates)]
-        mislabelled += weight * (1 - true).mean()
+        right = true_labels == true_labels[bands.label_index(rates)][:, None]
+        mislabelled += weight * (1 - (by_label * right).sum(axis=1)).mean()
         agreement += weight * (by_label**2).sum(axis=1).mean()
     return LabelQuality(float(mislabelled), float(agreement))

@@ -14,11 +14,14 @@ from derivedata.generation.asking import Asker
 from derivedata.generation.seeds import request_seed
 from derivedata.generation.tokenizer import load_tokenizer
 from derivedata.pipelines.difficulty_tables import remarks
-from derivedata.pipelines.measured import read_pilot
+from derivedata.pipelines.measured import Measured, Pilot, read_pilot
 from derivedata.pipelines.problem_set import open_problems
 from derivedata.pipelines.verify import verify_corpus
 from derivedata.problems.bands import parse_bands
+from derivedata.problems.early_stopping import replay, stopping_rule
+from derivedata.problems.passrate import BetaMixture
 from derivedata.problems.read import read_all
+from derivedata.store.books import Books
 from derivedata.store.manifest import Manifest
 from derivedata.store.paths import Folder
 from tests.fake_answers import answer, is_right, write_problems
@@ -107,6 +110,39 @@ def test_a_prior_from_a_random_pilot_decides_when_to_stop(server, tiny_model, tm
     assert any("early stopping (0.99)" in line and "may differ" in line for line in remarks(measured))
     # pass@k comes from the pilot alone: those that stopped early would bend it.
     assert measured.passes()
+
+
+def stopped_early(rates, prior, seed) -> Measured:
+    """A measurement at 0.99 of problems with these rates, without a server."""
+    outcomes = np.random.default_rng(seed).random((len(rates), 16)) < np.array(rates)[:, None]
+    done = replay(stopping_rule(parse_bands("isocompute"), 16, 0.99, prior), outcomes)
+    correct = [int(row[:n].sum()) for row, n in zip(outcomes, done.used, strict=True)]
+    uids = [str(i) for i in range(len(rates))]
+    first = pl.DataFrame({"uid": uids, "data_source": "s", "correct": correct, "n": done.used}).with_columns(
+        avg_at_k=pl.col("correct") / pl.col("n"), unscored=pl.lit(None), k=16, band=pl.lit("hard")
+    )
+    drawn = [
+        (uid, sample, "sample", "correct" if row[sample] else "wrong")
+        for uid, row, n in zip(uids, outcomes, done.used, strict=True)
+        for sample in range(n)
+    ]
+    rollouts = pl.DataFrame(drawn, schema=["uid", "sample", "purpose", "verdict"], orient="row")
+    identity = {"early_stop": "0.99", "samples": 16, "bands": "isocompute"}
+    return Measured(problems=first, first=first, rescored=None, identity=identity, books=Books(), rollouts=rollouts,
+                    pilot=Pilot(uids=(), prior=prior), carried=pl.DataFrame())  # fmt: skip
+
+
+def test_the_mean_of_a_set_is_not_bent_by_stopping_early():
+    # Problems that stop after a few wrong answers have a rate of 0: their mean is no mean of the set.
+    prior, inside, bent = BetaMixture((0.8, 0.2), (0.1, 0.5), (20.0, 1.0)), [], []
+    for seed in range(20):
+        measured = stopped_early([0.05] * 600, prior, seed)
+        _, low, high = measured.mean
+        inside.append(low <= 0.05 <= high)
+        bent.append(measured.first["avg_at_k"].mean())
+    assert 0 < measured.certain_samples < 16
+    assert np.mean(inside) >= 0.85
+    assert np.mean(bent) < 0.045
 
 
 @pytest.mark.slow

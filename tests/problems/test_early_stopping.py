@@ -106,6 +106,12 @@ def test_samples_spent_on_borderline_problems_help():
     assert (BANDS.label_index(correct / n) == truth)[~at_the_edge].mean() > 0.9
 
 
+def test_no_answer_right_is_not_borderline_where_the_hardest_band_is_that():
+    bands = parse_bands("five")
+    assert not borderline(np.array([0]), np.array([16]), bands, PRIOR)[0]
+    assert borderline(np.array([1]), np.array([16]), bands, PRIOR)[0]
+
+
 def test_chances_of_labels_sum_to_one():
     chances = label_chances(np.arange(17), np.full(17, 16), BANDS, PRIOR)
     assert chances.sum(axis=1) == pytest.approx(np.ones(17))

@@ -116,6 +116,14 @@ def test_expected_quality_of_labels_is_what_simulation_gives():
     assert quality.agreement == pytest.approx((once == again).mean(), abs=0.005)
 
 
+def test_a_band_of_one_rate_is_right_where_the_rate_is_small():
+    bands = parse_bands("five")
+    assert [bands.names[i] for i in bands.of_true_rates()] == ["hard", "hard", "medium", "easy", "very-easy"]
+    # Nearly all rates lie far below one in sixteen: 0 of 16 is no wrong label, though no rate is exactly 0.
+    quality = label_quality(BetaMixture((1.0,), (1.0,), (400.0,)), bands, 16)
+    assert quality.mislabelled < 0.01
+
+
 def test_guru_labels_repeat_for_about_three_in_four(reference_data):
     counts = np.round(guru_rates(reference_data) * 16)
     quality = label_quality(fit_prior(counts, np.full(len(counts), 16)), parse_bands("isocompute"), 16)
