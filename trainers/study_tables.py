@@ -82,7 +82,7 @@ def measured(group: list[dict]) -> str:
     if np.isfinite(etas).all():
         return span(etas)
     bounds = [row["least"] if np.isnan(row["eta"]) else row["eta"] for row in group]
-    if np.isnan(bounds).any():
+    if np.isnan(bounds).any() or np.mean(bounds) <= 0:
         return "not measured"
     return f"at least {np.mean(bounds):.2f} (beyond in {np.isnan(etas).sum()} of {len(group)})"
 
