@@ -29,6 +29,17 @@ def evaluations(law: Sigmoid = LAW, *, to: float = 8, points: int = 60, noise: f
     return Curve(C=np.append(0, C), reward=np.append(law.R0, reward), **fields)
 
 
+def test_intervals_cover_though_the_start_is_measured_like_any_other_point():
+    inside = []
+    for seed in range(80):
+        rng = np.random.default_rng(seed)
+        C = np.append(0, np.linspace(0.05, 8, 60) * LAW.C_mid)
+        fit = fit_curve(Curve(run="a", C=C, reward=LAW.reward(C) + rng.normal(0, 0.015, len(C))))
+        inside.append([e.low <= truth <= e.high for e, truth in ((fit.R0, LAW.R0), (fit.C_mid, LAW.C_mid))])
+    # Taken as exact, the start made intervals of C_mid cover 85%.
+    assert (np.mean(inside, axis=0) >= 0.9).all()
+
+
 def test_half_of_the_gain_is_there_at_c_mid():
     assert LAW.reward(LAW.C_mid) == pytest.approx((0.25 + 0.61) / 2)
     assert LAW.reward(0) == pytest.approx(0.25)

@@ -4,8 +4,9 @@
     print(fit_curve(curve, hold_out_after=2e5).law)
 
 Early compute is skipped: Khatri et al. 2025 leave out about the first epoch, where the sigmoid does not hold. Here that
-is what lies below a twentieth of the largest C fitted, unless the caller knows better. R_0 is the evaluation at C = 0
-where there is one (their convention); otherwise it is fitted, and said to be.
+is what lies below a twentieth of the largest C fitted, unless the caller knows better. An evaluation at C = 0 measures
+R_0 with the noise of any other, so it is a point of the fit (taken as exact, as ScaleRL does and the grid still does,
+intervals of C_mid cover 85 instead of 95%); without one R_0 is fitted to the rest, and said to be.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from derivedata.scaling.rl.solver import LN_B, LN_C_MID, R0, STEEPNESS, A, Curve
 
 SKIPPED_SHARE = 0.05
 FEWEST, FEW = 6, 15
+# C = 0 lies at -infinity of ln C: so far below the other points that the flattest sigmoid is R_0 there.
+_FAR = 200.0
 # An asymptote whose interval is wider than +-.01 does not tell recipes apart (those of the paper differ by .01-.03).
 WEAK_WIDTH = 0.02
 WEAK = "asymptote weakly identified"
@@ -67,7 +70,7 @@ class CurveFit:
     Args:
         curve: what was given.
         law: the sigmoid of least squares.
-        R0, A, C_mid, B: with 95% profile intervals; R0 without one where it is known.
+        R0, A, C_mid, B: with 95% profile intervals; R0 without one where it is given.
         asymptote: A, or None where the points end before C_mid.
         used: evaluations fitted; skipped: left out below `skipped_below`.
         rmse: of the fitted points; power, power_rmse: the power law beside it.
@@ -112,7 +115,7 @@ class CurveFit:
     def points(self) -> Curves:
         """The evaluations that were fitted."""
         C, reward = _fitted(self.curve, self.skipped_below, self.largest)
-        return Curves.of(np.log(C), reward)
+        return _points(C, reward, self.curve.start_reward if self.R0.has_interval else None)
 
     @property
     def free(self) -> NDArray:
@@ -137,7 +140,7 @@ def fit_curve(
     """Fit one curve.
 
     Args:
-        r0: R_0 where it is known; None for the evaluation at C = 0, or to fit it.
+        r0: R_0 where it is known; None to fit it, with the evaluation at C = 0 where there is one.
         skip_below: evaluations below this C are left out; None for a twentieth of the largest C fitted.
         hold_out_after: evaluations beyond this C are forecast, not fitted.
         method: "joint" moves A, C_mid and B together; "grid" is ScaleRL's grid.
@@ -163,9 +166,11 @@ def fit_curve(
             where=where,
             remedy=f"evaluate at {FEWEST} or more points of C after {skip:.4g}",
         )
-    curves = Curves.of(np.log(C), reward)
+    start = curve.start_reward if r0 is None and method == "joint" else None
+    fixed = known if start is None else None
+    curves = _points(C, reward, start)
     free = np.ones((1, 4), bool)
-    free[:, R0] = known is None
+    free[:, R0] = fixed is None
     edges: tuple[bool, bool] = (False, False)
     draws = np.empty((0, 4))
     weights = _resampled(len(C), bootstrap, seed)
@@ -177,10 +182,11 @@ def fit_curve(
         theta, draws = theta[:1], theta[1:]
         edges = at_edge(theta[0], grid)
     else:
-        theta = fit_many(curves, r0=known)
+        theta = fit_many(curves, r0=fixed)
         if bootstrap:
-            repeated = Curves.of(np.tile(curves.x, (bootstrap, 1)), np.tile(curves.y, (bootstrap, 1)), weights)
-            draws = fit_many(repeated, r0=known)
+            draws = fit_many(
+                _points(np.tile(C, (bootstrap, 1)), np.tile(reward, (bootstrap, 1)), start, weights), r0=fixed
+            )
     law = Sigmoid.of(theta[0])
     estimates = _intervals(curves, theta, free)
     target = horizon * largest
@@ -196,7 +202,7 @@ def fit_curve(
         used=len(C),
         skipped=int((inside & (skip > curve.C)).sum()),
         skipped_below=skip,
-        rmse=float(np.sqrt(curves.error(theta)[0] / len(C))),
+        rmse=float(np.sqrt(curves.error(theta)[0] / curves.x.shape[1])),
         largest=largest,
         forecast_C=target,
         forecast=Estimate(value=float(value[0]), low=float(low[0]), high=float(high[0])),
@@ -204,7 +210,7 @@ def fit_curve(
         power_rmse=power_rmse,
         power_forecast=float(power.reward(target)),
         held_out=_held_out(curve, largest, law, power, curves, free[0]) if hold_out_after is not None else None,
-        flags=_flags(curve, theta[0], estimates, len(C), largest, known is None, edges, curves),
+        flags=_flags(curve, theta[0], estimates, len(C), largest, known is None, edges, _points(C, reward)),
         method=method,
         draws=draws,
     )
@@ -213,6 +219,15 @@ def fit_curve(
 def _fitted(curve: Curve, skip: float, largest: float) -> tuple[NDArray, NDArray]:
     kept = (curve.C > 0) & (skip <= curve.C) & (largest >= curve.C)
     return curve.C[kept], curve.reward[kept]
+
+
+def _points(C: NDArray, reward: NDArray, start: float | None = None, weight: NDArray | None = None) -> Curves:
+    """Evaluations as curves, the one at C = 0 (`start`) as the last point where it is fitted."""
+    curves = Curves.of(np.log(C), reward, weight)
+    if start is None:
+        return curves
+    count = len(curves.x)
+    return curves.with_point(np.full(count, curves.x.min() - _FAR), np.full(count, start), 1.0)
 
 
 def _resampled(points: int, draws: int, seed: int) -> NDArray:
