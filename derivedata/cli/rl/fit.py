@@ -30,7 +30,7 @@ metric_option = click.option(
     "--hold-out-after", type=Quantity(), metavar="C", help="Forecast what lies beyond C instead of fitting it."
 )
 @click.option("--skip-below", type=float, metavar="C", help="Leave out early compute.  [default: 5% of the largest C]")
-@click.option("--start-reward", type=float, metavar="R_0", help="Reward before training.  [default: that at C = 0]")
+@click.option("--start-reward", type=float, metavar="R_0", help="Reward before training.  [default: fitted]")
 @click.option("--method", type=click.Choice(["joint", "grid"]), default="joint", show_default=True,
               help="grid: ScaleRL's A = .450....800 by .005 and 100 values of C_mid.")  # fmt: skip
 @click.option("--bootstrap", type=click.IntRange(min=0), default=0, show_default=True, help="Refits, kept in FIT.json.")
