@@ -3,12 +3,13 @@
 If it is, two models of equal validation loss do equally well on anything else, whatever tokens led them there. So a
 downstream figure (bits per byte of other text, accuracy) is regressed on validation loss with a term for each strategy:
 
-    y = f(loss) + delta ln(N/N0) + sum over strategies of gamma_s [run has derived tokens of s] + error
+    y = f(loss) + delta ln(N/N0) + sum over strategies s of [run is of s] (gamma_s + kappa_s (loss - mean loss_s)) + error
 
-f is a polynomial; runs on fresh tokens alone are the baseline. gamma_s = 0 is the claim; an interval around 0 says how
-far it may still be wrong, never that it is right. Errors are shared within an (N, D) cell (same text, same order), so
-they come from leaving out a cell at a time (CR3, MacKinnon and Webb 2022), with Student's t for the cells that hold the
-strategy, and Hotelling's T^2 for all strategies together.
+f is a polynomial; runs on fresh tokens alone are the baseline. gamma_s is the offset at the mean loss of the strategy,
+kappa_s its change with the loss, without which a strategy of another slope would bend f. gamma_s = 0 is the claim; an
+interval around 0 says how far it may still be wrong, never that it is right. Errors are shared within an (N, D) cell
+(same text, same order), so they come from leaving out a cell at a time (CR3, MacKinnon and Webb 2022), with Student's t
+for the cells that hold the strategy, and Hotelling's T^2 for all strategies together.
 """
 
 from __future__ import annotations
@@ -25,6 +26,8 @@ from derivedata.scaling.runs import Runs
 
 # Fewer runs or cells than this say nothing of a strategy.
 FEWEST_RUNS, FEWEST_CELLS = 3, 2
+# A change of the offset with the loss is fitted from so many runs of a strategy on.
+SLOPED = 6
 # From so many runs on f has a curve, and a turn.
 QUADRATIC, CUBIC = 12, 30
 
@@ -37,6 +40,7 @@ class Effect:
         strategy: its name.
         runs, cells: with its derived tokens, and the (N, D) cells they lie in.
         offset: gamma, in units of the metric, against runs on fresh tokens alone; NaN with `why` where it is unknown.
+        change: kappa, the change of the offset for a nat of loss; NaN where it is held at 0.
         in_loss: the same as the change of validation loss that has this effect on the metric, nats.
         covered: share of its runs whose validation loss lies within that of the baseline.
         why: what forbids an answer, "" otherwise.
@@ -46,6 +50,7 @@ class Effect:
     runs: int
     cells: int
     offset: Estimate
+    change: Estimate
     in_loss: Estimate
     covered: float
     why: str = ""
@@ -123,7 +128,6 @@ def sufficiency(runs: Runs, metric: NDArray) -> Sufficiency:
         raise UserError(f"{len(y)} runs cannot fix {design.columns.shape[1]} constants")
     solution, covariance, cells = _jackknife(design.columns, y, runs.weight, runs.cluster)
     slope = float(design.slope(solution))
-    at = dict(zip(asked, range(design.degree + 1, design.degree + 1 + len(asked)), strict=True))
     effects = []
     for name in names:
         if name in unknown:
@@ -131,28 +135,27 @@ def sufficiency(runs: Runs, metric: NDArray) -> Sufficiency:
             continue
         own = runs.of(name)
         held = len(np.unique(runs.cluster[own]))
-        half = float(stdtrit(held - 1, 0.975) * np.sqrt(covariance[at[name], at[name]]))
-        value = float(solution[at[name]])
-        offset = Estimate(value=value, low=value - half, high=value + half)
+        offset = _estimate(solution, covariance, design.at[name], held)
+        change = _estimate(solution, covariance, design.change[name], held) if name in design.change else _NOTHING
         effects.append(
             Effect(
                 strategy=name,
                 runs=int(own.sum()),
                 cells=held,
                 offset=offset,
+                change=change,
                 in_loss=_divided(offset, slope),
                 covered=float(_covered(runs.loss[own], runs.loss[alone]).mean()),
             )
         )
     size = None
     if design.has_size:
-        half = float(stdtrit(cells - 1, 0.975) * np.sqrt(covariance[-1, -1]))
-        size = Estimate(value=float(solution[-1]), low=float(solution[-1]) - half, high=float(solution[-1]) + half)
+        size = _estimate(solution, covariance, len(solution) - 1, cells)
     residual = y - design.columns @ solution
-    which = list(at.values())
+    which = list(design.at.values())
     return Sufficiency(
         effects=tuple(effects),
-        p=_hotelling(solution[which], covariance[np.ix_(which, which)], cells),
+        p=_hotelling(solution[which], covariance[np.ix_(which, which)], min(e.cells for e in effects if not e.why)),
         size=size,
         slope=slope,
         degree=design.degree,
@@ -162,6 +165,14 @@ def sufficiency(runs: Runs, metric: NDArray) -> Sufficiency:
         curve=design.curve(solution),
         warnings=tuple(_warnings(effects, cells)),
     )
+
+
+_NOTHING = Estimate(value=float("nan"))
+
+
+def _estimate(solution: NDArray, covariance: NDArray, i: int, cells: int) -> Estimate:
+    half, value = float(stdtrit(cells - 1, 0.975) * np.sqrt(covariance[i, i])), float(solution[i])
+    return Estimate(value=value, low=value - half, high=value + half)
 
 
 def _unanswerable(runs: Runs, name: str) -> str:
@@ -177,9 +188,9 @@ def _unanswerable(runs: Runs, name: str) -> str:
 
 
 def _unknown(runs: Runs, name: str, why: str) -> Effect:
-    own, nothing = runs.of(name), Estimate(value=float("nan"))
-    return Effect(strategy=name, runs=int(own.sum()), cells=len(np.unique(runs.cluster[own])), offset=nothing,
-                  in_loss=nothing, covered=float("nan"), why=why)  # fmt: skip
+    own = runs.of(name)
+    return Effect(strategy=name, runs=int(own.sum()), cells=len(np.unique(runs.cluster[own])), offset=_NOTHING,
+                  change=_NOTHING, in_loss=_NOTHING, covered=float("nan"), why=why)  # fmt: skip
 
 
 def _covered(loss: NDArray, baseline: NDArray) -> NDArray:
@@ -195,14 +206,24 @@ def _divided(offset: Estimate, slope: float) -> Estimate:
 
 
 class _Design:
-    """Columns: powers of the loss (scaled to [-1, 1]), a strategy each, ln N where there are several sizes."""
+    """Columns: powers of the loss (scaled to [-1, 1]), offset and change of each strategy, ln N where sizes differ.
+
+    at, change: columns of a strategy's offset and of its change with the loss.
+    """
 
     def __init__(self, runs: Runs, names: tuple[str, ...]):
         loss = runs.loss
         self.degree = 1 if len(loss) < QUADRATIC else 2 if len(loss) < CUBIC else 3
         self.middle, self.half = (loss.max() + loss.min()) / 2, max((loss.max() - loss.min()) / 2, 1e-12)
         self.mean = float(loss.mean())
-        columns = [*self._powers(loss), *(runs.of(name).astype(float) for name in names)]
+        columns, self.at, self.change = list(self._powers(loss)), {}, {}
+        for name in names:
+            own = runs.of(name)
+            self.at[name] = len(columns)
+            columns.append(own.astype(float))
+            if own.sum() >= SLOPED:
+                self.change[name] = len(columns)
+                columns.append(np.where(own, loss - loss[own].mean(), 0.0))
         self.has_size = len(np.unique(runs.N)) > 1
         if self.has_size:
             columns.append(np.log(runs.N) - np.log(runs.N).mean())

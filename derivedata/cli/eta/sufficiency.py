@@ -57,6 +57,7 @@ def _print(found: Sufficiency, metric: str, notes: list[str]) -> None:
             "runs": one.runs,
             "cells": one.cells,
             "offset at equal loss": "unknown" if one.why else words.interval(one.offset, signed),
+            "a nat more": words.interval(one.change, signed),
             "as validation loss, nats": "unknown" if one.why else words.interval(one.in_loss, signed),
             "verdict": one.why or ("differs" if one.differs else f"none seen; at most {words.figure(one.within)}"),
         }
