@@ -3,7 +3,7 @@
 If it is, two models of equal validation loss do equally well on anything else, whatever tokens led them there. So a
 downstream figure (bits per byte of other text, accuracy) is regressed on validation loss with a term for each strategy:
 
-    y = f(loss) + delta ln(N/N0) + sum over strategies s of [run is of s] (gamma_s + kappa_s (loss - mean loss_s)) + error
+    y = f(loss) + delta ln(N/N0) + sum over strategies s of [run is of s] (gamma_s + kappa_s (loss - mean of s)) + error
 
 f is a polynomial; runs on fresh tokens alone are the baseline. gamma_s is the offset at the mean loss of the strategy,
 kappa_s its change with the loss, without which a strategy of another slope would bend f. gamma_s = 0 is the claim; an
