@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from scipy.special import stdtrit
 
 from derivedata.errors import UserError
 from derivedata.pipelines.scored import COUNTED, FAILED, REFINE, RESCORE, ROLLOUT_STAGE, SAMPLE, TABLES, UNSCORED
@@ -338,14 +339,19 @@ def _merge(first: pl.DataFrame, refined: pl.DataFrame, bands: Bands) -> pl.DataF
 
 
 def _mean_interval(values: np.ndarray) -> tuple[float, float, float] | None:
-    """The mean of independent values in [0, 1] and its 95% interval."""
+    """The mean of independent values in [0, 1] and its 95% interval: a proportion's, for as many yes-or-no answers as
+    would have the spread of this mean (Korn and Graubard 1998).
+
+    Mean rates lie near 0 or 1, where a symmetric interval is cut off at one end and too short at the other.
+    """
     values = np.asarray(values, float)
-    if not len(values):
+    count = len(values)
+    if not count:
         return None
-    mean, spread = float(values.mean()), float(values.std(ddof=1)) if len(values) > 1 else 0.0
-    if not spread:
-        # All alike: their spread says nothing of what the next problem would be, a proportion's interval does.
-        low, high = jeffreys_interval(mean * len(values), len(values))
-        return mean, float(low), float(high)
-    error = 1.96 * spread / len(values) ** 0.5
-    return mean, max(0.0, mean - error), min(1.0, mean + error)
+    mean, variance = float(values.mean()), float(values.var(ddof=1)) if count > 1 else 0.0
+    # All alike: their spread says nothing of what the next problem would be.
+    answers = float(count)
+    if variance:
+        answers *= mean * (1 - mean) / variance * (1.96 / stdtrit(count - 1, 0.975)) ** 2
+    low, high = jeffreys_interval(mean * answers, answers)
+    return mean, float(low), float(high)

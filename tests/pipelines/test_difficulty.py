@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections import Counter
 
+import numpy as np
 import pytest
 
 from derivedata.errors import UserError
 from derivedata.pipelines.difficulty_options import forecast_difficulty
+from derivedata.pipelines.measured import _mean_interval
 from derivedata.pipelines.verify import verify_corpus
 from derivedata.store.manifest import Manifest
 from derivedata.store.query import run_query
@@ -53,6 +55,18 @@ def test_problems_that_are_all_alike_still_have_an_interval(server, tiny_model, 
     measured = measure(server, write_problems(tmp_path / "p.jsonl", [0.0] * 6), tmp_path / "out", tiny_model)
     mean, low, high = measured.mean
     assert (mean, low) == (0, 0) and 0.1 < high < 0.5
+
+
+def test_intervals_of_mean_rates_cover_where_most_problems_are_hard():
+    rng, inside = np.random.default_rng(0), []
+    for _ in range(400):
+        rates = np.where(rng.random(60) < 0.8, rng.beta(0.1, 20, 60), rng.beta(0.5, 1, 60))
+        _, low, high = _mean_interval(rng.binomial(16, rates) / 16)
+        inside.append(low <= 0.8 * 0.1 / 20.1 + 0.2 * 0.5 / 1.5 <= high)
+    assert np.mean(inside) >= 0.93
+    # One right answer in 320: the rate may be twice as high, and is not 0.
+    mean, low, high = _mean_interval([1 / 16, *[0] * 19])
+    assert 0 < low < mean < 2 * mean < high
 
 
 def test_the_books_balance_and_the_output_verifies(server, problems, tiny_model, tmp_path):
