@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from derivedata.errors import UserError
+from derivedata.scaling.diagnostics import overfitted
 from derivedata.scaling.ensemble import Ensemble, Estimate
 from derivedata.scaling.form import FORMS
 from derivedata.scaling.law import Law, Saturation
@@ -313,6 +314,11 @@ def _warnings(
     if misfit > 1:
         found.append(
             f"no R* brings the runs within the noise: it was raised {misfit:.1f} times, and the intervals with it"
+        )
+    if worse := len(overfitted(runs)):
+        found.append(
+            f"the loss of {worse} runs rose again with more tokens: no R* says so, and a small one is read from it;"
+            " leave overfitted runs out"
         )
     if own > MANY_RUNS:
         found.append(f"{own} runs of {strategy} are enough for a fit of their own: `eta fit`")

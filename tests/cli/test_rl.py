@@ -337,3 +337,11 @@ def test_what_is_no_run_or_log_is_said_in_one_line(tmp_path):
         ask("simulate", "-o", tmp_path)
     with pytest.raises(UserError, match="two or more values of n"):
         ask("plan", write_table(tmp_path / "c.csv", evaluations("a", n=8, B_p=4)), "--budget", "1e4")
+
+
+def test_an_evaluation_that_is_no_number_is_told(tmp_path):
+    table = tmp_path / "curve.csv"
+    rows = [f"a,{C},{'nan' if C == 700 else 0.1 + C / 2000}" for C in range(100, 1700, 100)]
+    table.write_text("\n".join(["run,C,reward", *rows]))
+    told = CliRunner().invoke(rl, ["fit", str(table)]).output
+    assert "1 values that are no number (NaN) take no part" in told

@@ -112,6 +112,14 @@ def test_runs_that_follow_another_law_widen_the_answer_instead_of_pretending_to_
     assert calibrate(PRIOR, runs_of(TRUTH, CELLS, noise=0.025)).misfit == 1
 
 
+def test_tokens_that_hurt_are_called_out():
+    cells = [(60e6, 20, x) for x in (1, 3, 7, 15)]
+    runs = runs_of(TRUTH, cells)
+    hurt = replace(runs, loss=np.where(runs.Dp > 0, 1.03 * runs.loss[runs.Dp == 0].max(), runs.loss))
+    assert any("the loss of 4 runs rose again" in warning for warning in calibrate(PRIOR, hurt).warnings)
+    assert not any("rose again" in warning for warning in calibrate(PRIOR, runs).warnings)
+
+
 def test_missing_one_epoch_runs_and_thin_data_are_called_out():
     found = calibrate(PRIOR, runs_of(TRUTH, CELLS[:2], one_epoch=False))
     assert any("no one-epoch run" in warning for warning in found.warnings)

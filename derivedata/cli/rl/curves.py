@@ -45,7 +45,7 @@ def read_frame_of(places: Sequence[str | Path]) -> tuple[pl.DataFrame, list[str]
 
     frames, notes, came = [], [], {}
     for place in places:
-        frame, said = _of_folder(place) if Path(place).is_dir() else (_of_table(Path(place)), [])
+        frame, said = _of_folder(place) if Path(place).is_dir() else _of_table(Path(place))
         notes += said
         for name in frame["run"].unique(maintain_order=True):
             if name in came:
@@ -60,7 +60,7 @@ def read_frame_of(places: Sequence[str | Path]) -> tuple[pl.DataFrame, list[str]
     return pl.concat(frames), notes
 
 
-def _of_table(path: Path) -> pl.DataFrame:
+def _of_table(path: Path) -> tuple[pl.DataFrame, list[str]]:
     import polars as pl
 
     from derivedata.store.runs_table import read_frame
@@ -95,7 +95,14 @@ def _of_table(path: Path) -> pl.DataFrame:
             raise UserError("a row names no run", where=where)
         if compute is None and any(columns[metric][i] is not None for metric in METRICS):
             raise UserError("a reward without its C", where=where, remedy="give C, or take the row out")
-    return pl.DataFrame(columns, schema=_schema(), strict=False)
+    lost = sum(_is_nan(cell) for metric in METRICS for cell in found.get(metric, ()))
+    notes = [f"{path}: {lost} values that are no number (NaN) take no part"] if lost else []
+    return pl.DataFrame(columns, schema=_schema(), strict=False), notes
+
+
+def _is_nan(cell: object) -> bool:
+    # An empty cell says that nobody measured; NaN that a measurement went wrong.
+    return (isinstance(cell, float) and math.isnan(cell)) or (isinstance(cell, str) and cell.strip().lower() == "nan")
 
 
 def _schema() -> dict:
