@@ -40,8 +40,13 @@ class EtaCurve:
         return self.fresh_tokens / self.params
 
 
-def eta_curves(ensemble: Ensemble, runs: Runs, strategy: str, *, most: int = 4) -> list[EtaCurve]:
-    """Eta against x at the size with most runs of a strategy, for up to `most` TPPs spread over those trained."""
+def eta_curves(
+    ensemble: Ensemble, runs: Runs, strategy: str, *, most: int = 4, noise: float | None = None
+) -> list[EtaCurve]:
+    """Eta against x at the size with most runs of a strategy, for up to `most` TPPs spread over those trained.
+
+    `noise`: scatter of ln loss behind the errors of the runs, see `eta_empirical`.
+    """
     own = runs.take(runs.of(strategy))
     if not len(own):
         return []
@@ -52,7 +57,7 @@ def eta_curves(ensemble: Ensemble, runs: Runs, strategy: str, *, most: int = 4) 
     chosen = tokens[np.unique(np.linspace(0, len(tokens) - 1, min(most, len(tokens))).round().astype(int))]
     x = np.geomspace(0.25, max(4.0, float(own.x.max()) * 1.3), 80)
     N = size
-    empirical = eta_empirical(own, ensemble)
+    empirical = eta_empirical(own, ensemble, noise=noise)
     found = []
     for D in chosen:
         value, low, high = ensemble.band(lambda law, D=D: law.eta(N, D, x * D, strategy))

@@ -108,6 +108,7 @@ def test_runs_shows_eta_with_error_and_flag(csv):
         "eta",
         "+-",
         "law",
+        "measured",
         "flag",
     ]
     assert "12 runs without derived tokens say nothing of eta" in result.output
@@ -227,3 +228,17 @@ def test_sufficiency_finds_a_strategy_that_differs_at_equal_loss(tmp_path):
 
 def test_the_noise_of_a_run_is_no_negative_number(csv):
     assert "the noise of ln loss" in str(run("runs", csv, "--noise", "-1").exception)
+
+
+def test_runs_shows_eta_between_measured_losses_where_one_epoch_runs_allow_it(tmp_path):
+    path = write(tmp_path, synthetic(LAW, noise=0.0, sizes=(60e6,), tpps=(5, 10, 20, 40, 80, 160), xs=(0, 3, 63)))
+    told = run("runs", path).output
+    assert "measured" in told.splitlines()[0]
+    rows = json.loads(run("runs", path, "--json").output)["runs"]
+    first = next(row for row in rows if row["tpp"] == 5 and row["x"] == 3)
+    assert first["measured"] == pytest.approx(first["law_eta"], rel=0.03)
+    last = next(row for row in rows if row["tpp"] == 80 and row["x"] == 63)
+    assert last["measured"] is None and last["measured_at_least"] == pytest.approx(1 / 63)
+    assert ">0.02" in told
+    alone = run("runs", path, "--where", "x==3").output
+    assert "measured" not in alone.splitlines()[0]

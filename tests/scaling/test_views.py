@@ -22,6 +22,11 @@ def exact_runs() -> Runs:
     return Runs(N=N, D=D, Dp=x * D, loss=LAW.loss(N, D, x * D, "repeat"), strategy="repeat")
 
 
+def test_errors_of_the_runs_are_those_of_their_scatter():
+    wide, narrow = (eta_curves(N370, exact_runs(), "repeat", noise=noise)[0].run_error for noise in (0.02, 0.01))
+    assert wide == pytest.approx(2 * narrow)
+
+
 def test_eta_of_runs_on_the_law_lies_on_its_curve():
     curves = eta_curves(N370, exact_runs(), "repeat")
     assert [curve.tpp for curve in curves] == [5.0, 20.0]

@@ -49,19 +49,19 @@ def write_page(page: Page, output: str, pictures: Sequence[Picture], plots: str 
         words.say(f"{len(save_all(pictures, plots))} figure files in {plots}")
 
 
-def eta_pictures(ensemble: Ensemble, runs: Runs) -> list[Picture]:
-    """Eta against x with runs and bands, then all runs on one curve, for each strategy."""
+def eta_pictures(ensemble: Ensemble, runs: Runs, noise: float | None = None) -> list[Picture]:
+    """Eta against x with runs (of this scatter) and bands, then all runs on one curve, for each strategy."""
     found = []
     for strategy in runs.strategies:
         if strategy not in ensemble.law.strategies:
             continue
-        found.append(_eta_against_x(ensemble, runs, strategy))
+        found.append(_eta_against_x(ensemble, runs, strategy, noise))
         found.append(_eta_collapsed(ensemble, runs, strategy))
     return found
 
 
-def _eta_against_x(ensemble: Ensemble, runs: Runs, strategy: str) -> Picture:
-    curves = views.eta_curves(ensemble, runs, strategy)
+def _eta_against_x(ensemble: Ensemble, runs: Runs, strategy: str, noise: float | None) -> Picture:
+    curves = views.eta_curves(ensemble, runs, strategy, noise=noise)
     tints = shades(len(curves))
     hidden = sum(curve.hidden for curve in curves)
     out = f" {hidden} more lie outside the frame or have no eta." if hidden else ""

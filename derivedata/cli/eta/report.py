@@ -118,7 +118,7 @@ class _Builder:
         """Eta against x."""
         from derivedata.cli.eta.drawings import eta_pictures
 
-        pictures = eta_pictures(self.ensemble, self.runs)
+        pictures = eta_pictures(self.ensemble, self.runs, None if self.fit is None else self.fit.residual_sd)
         if pictures:
             page.section("Eta of the runs")
             self._show(page, pictures)

@@ -24,10 +24,11 @@ def runs(*, runs, law, noise, where, n_column, n_definition, vocab, as_json) -> 
     """Show the eta that would give each run exactly its loss.
 
     Above 1 is normal (noise, or tokens better than fresh ones) and is never clipped. A loss at or below E + A/N^alpha
-    has no eta.
+    has no eta. Where the table holds one-epoch runs of a run's size, `measured` is its eta without any law, read
+    between their losses; ">" how much it is at least where its loss lies below all of them.
     """
     from derivedata.cli.eta.inputs import read_ensemble
-    from derivedata.scaling.empirical import NO_DERIVED, eta_empirical
+    from derivedata.scaling.empirical import NO_DERIVED, eta_between, eta_empirical
     from derivedata.scaling.presets import PRESETS
 
     if noise is not None and not 0 <= noise < 1:
@@ -36,7 +37,7 @@ def runs(*, runs, law, noise, where, n_column, n_definition, vocab, as_json) -> 
     ensemble = read_ensemble(law)
     if noise is None and law not in PRESETS:
         noise = read_fit(law).residual_sd
-    found = eta_empirical(table, ensemble, noise=noise)
+    found, between = eta_empirical(table, ensemble, noise=noise), eta_between(table)
     rows = [
         {
             "row": int(table.row[i]),
@@ -48,6 +49,8 @@ def runs(*, runs, law, noise, where, n_column, n_definition, vocab, as_json) -> 
             "eta": float(found.eta[i]),
             "error": float(found.error[i]),
             "law_eta": float(found.predicted[i]),
+            "measured": float(between.eta[i]),
+            "measured_at_least": float(between.least[i]),
             "flag": str(found.flag[i]),
         }
         for i in range(len(table))
@@ -58,11 +61,15 @@ def runs(*, runs, law, noise, where, n_column, n_definition, vocab, as_json) -> 
             {"law": ensemble.law.name, "n_definition": ensemble.law.n_definition, "runs": rows, "notes": notes}
         )
         return
-    click.echo(f"{'row':>5}  {'strategy':<14}{'N':>7}{'TPP':>8}{'x':>8}{'loss':>9}{'eta':>9}{'+-':>8}{'law':>8}  flag")
+    has = any(_measured(row) for row in rows)
+    head = f"{'row':>5}  {'strategy':<14}{'N':>7}{'TPP':>8}{'x':>8}{'loss':>9}{'eta':>9}{'+-':>8}{'law':>8}"
+    click.echo(f"{head}{'measured':>10}  flag" if has else f"{head}  flag")
     for row in rows:
         click.echo(
             f"{row['row']:>5}  {row['strategy']:<14}{shorten(row['n_params']):>7}{row['tpp']:>8.4g}{row['x']:>8.3g}"
-            f"{row['loss']:>9.4f}{row['eta']:>9.3f}{row['error']:>8.2f}{row['law_eta']:>8.3f}  {row['flag']}"
+            f"{row['loss']:>9.4f}{row['eta']:>9.3f}{row['error']:>8.2f}{row['law_eta']:>8.3f}"
+            + (f"{_measured(row):>10}" if has else "")
+            + f"  {row['flag']}"
         )
     silent = len(table) - len(rows)
     for name in dict.fromkeys(row["strategy"] for row in rows):
@@ -75,3 +82,9 @@ def runs(*, runs, law, noise, where, n_column, n_definition, vocab, as_json) -> 
         click.echo(f"{silent} runs without derived tokens say nothing of eta")
     for line in [*words.standing(ensemble), *(f"note: {note}" for note in notes)]:
         click.echo(line)
+
+
+def _measured(row: dict) -> str:
+    if row["measured"] == row["measured"]:
+        return f"{row['measured']:.3f}"
+    return f">{row['measured_at_least']:.2f}" if row["measured_at_least"] > 0 else ""
