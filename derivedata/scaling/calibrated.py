@@ -34,6 +34,7 @@ def calibration_to_dict(found: Calibration, *, runs: Mapping[str, object]) -> di
         "r_star": [found.r_star.value, found.r_star.low, found.r_star.high],
         "sd_ln_r": {"prior": found.sd_prior, "posterior": found.sd},
         "data_share": found.data_share,
+        "misfit": found.misfit,
         "warnings": list(found.warnings),
         "constants": ["E", "A", "B", "alpha", "beta", *(f"{n}[{s}]" for s in law.strategies for n in _SATURATION)],
         "strategies": list(law.strategies),

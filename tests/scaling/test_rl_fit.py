@@ -40,6 +40,13 @@ def test_intervals_cover_though_the_start_is_measured_like_any_other_point():
     assert (np.mean(inside, axis=0) >= 0.9).all()
 
 
+def test_seeds_without_an_asymptote_have_none_together():
+    early = [fit_curve(evaluations(seed=seed, to=0.9, recipe="short")) for seed in range(3)]
+    assert all(fit.asymptote is None for fit in early)
+    (seeds,) = over_seeds(early)
+    assert np.isnan(seeds.A.value) and not seeds.A.has_interval and np.isnan(seeds.sd_A)
+
+
 def test_half_of_the_gain_is_there_at_c_mid():
     assert LAW.reward(LAW.C_mid) == pytest.approx((0.25 + 0.61) / 2)
     assert LAW.reward(0) == pytest.approx(0.25)

@@ -200,7 +200,7 @@ def seed_row(one: Seeds) -> dict:
         "recipe": one.recipe,
         "seeds": one.seeds,
         "A": words.interval(one.A, share),
-        "sd of A": f"{one.sd_A:.3f}",
+        "sd of A": share(one.sd_A),
         "C_mid": words.counts(one.C_mid),
         "B": words.interval(one.B),
     }

@@ -27,7 +27,8 @@ class Seeds:
 
     Args:
         seeds: runs.
-        sd_A: standard deviation of A from seed to seed (the paper's margin is .02).
+        A: none (NaN) where a seed has no asymptote of its own: a mean of guesses would look like knowledge.
+        sd_A: standard deviation of A from seed to seed (the paper's margin is .02), NaN with A.
     """
 
     recipe: str
@@ -71,12 +72,13 @@ def over_seeds(fits: Sequence[CurveFit]) -> tuple[Seeds, ...]:
         if len(members) < 2:
             continue
         name = ", ".join([recipe, *([f"n {n}"] if n else []), *([f"B_p {problems}"] if problems else [])])
-        asymptotes = np.array([fit.law.A for fit in members])
+        has = all(fit.asymptote is not None for fit in members)
+        asymptotes = np.array([fit.law.A if has else np.nan for fit in members])
         found.append(
             Seeds(
                 recipe=name,
                 seeds=len(members),
-                A=_mean(asymptotes),
+                A=_mean(asymptotes) if has else Estimate(value=float("nan")),
                 C_mid=_mean(np.log([fit.law.C_mid for fit in members])).map(np.exp),
                 B=_mean(np.log([fit.law.B for fit in members])).map(np.exp),
                 sd_A=float(asymptotes.std(ddof=1)),
