@@ -64,6 +64,17 @@ def test_intervals_cover_the_truth_though_cells_share_their_errors():
     assert np.mean(np.array(p) < 0.05) <= 0.08
 
 
+def test_a_strategy_of_another_slope_does_not_bend_the_curve_of_the_others():
+    runs = two_strategies()
+    own = runs.of("paraphrase")
+    metric = metric_of(runs, offset=0.0, seed=1, cell=0, run=0)
+    metric = metric + np.where(own, -0.2 + 0.3 * (runs.loss - runs.loss[own].mean()), 0.0)
+    effects = by_name(sufficiency(runs, metric))
+    assert effects["paraphrase"].offset.value == pytest.approx(-0.2, abs=1e-6)
+    assert effects["paraphrase"].change.value == pytest.approx(0.3, abs=1e-6)
+    assert effects["repeat"].offset.value == pytest.approx(0, abs=1e-6)
+
+
 def test_nothing_seen_is_told_with_how_far_it_may_still_be_wrong():
     runs = two_strategies()
     effect = by_name(sufficiency(runs, metric_of(runs, offset=0.0, seed=3)))["paraphrase"]
