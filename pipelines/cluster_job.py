@@ -18,8 +18,9 @@ from datatrove.pipeline.base import PipelineStep
 from derivedata.pipelines.executor import FAILED, TaskFailed, run_tasks, told_failure
 from derivedata.pipelines.job_serving import JobServing
 from derivedata.pipelines.leaving import leave_on_signals, leaving
-from derivedata.pipelines.serving import ENDPOINT, private_folder
+from derivedata.pipelines.serving import ENDPOINT
 from derivedata.store.paths import Folder
+from derivedata.store.private import private_folder
 
 
 class JobStep(PipelineStep):

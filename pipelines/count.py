@@ -8,7 +8,6 @@ corpus without a manifest gets one of its own for its counts, in another folder.
 from __future__ import annotations
 
 import hashlib
-import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -30,6 +29,7 @@ from derivedata.store.lease import Lease
 from derivedata.store.ledger import Ledger
 from derivedata.store.manifest import Manifest
 from derivedata.store.paths import Folder
+from derivedata.store.private import private_folder
 from derivedata.store.runs import new_run_id
 
 if TYPE_CHECKING:
@@ -102,7 +102,7 @@ def count_tokens(
             stack.enter_context(Lease(folder, run_id))
         else:
             _refuse_second_home(corpus, output)
-            place = output or stack.enter_context(tempfile.TemporaryDirectory(prefix="derivedata-tokens-"))
+            place = output or stack.enter_context(private_folder())
             folder, files = Folder(place), corpus_files(corpus)
             check_output(folder, JOB, [file.url for file in files])
             stack.enter_context(Lease(folder, run_id))
@@ -152,7 +152,7 @@ def _count_missing(
         return 0
     before = len(done)
     look = lambda: (len(ledger.committed_names(prefix)) - before, len(missing), "shards")  # noqa: E731
-    with listener.track(f"counting with {counter.name}", look), tempfile.TemporaryDirectory() as private:
+    with listener.track(f"counting with {counter.name}", look), private_folder() as private:
         logs = folder.url_of(f"logs/{run_id}/tokens") if folder.is_local else private
         run_locally([make_step(missing)], tasks=tasks, workers=workers or tasks, logging_dir=logs)
     Manifest(folder).compact(at_least=COMPACT_AT)

@@ -7,7 +7,6 @@ mixing and eta work on it. Its source is looked up in CORPUS, by text where the 
 from __future__ import annotations
 
 import re
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,6 +26,7 @@ from derivedata.pipelines.ingest_stage import IngestStage
 from derivedata.pipelines.serving import Listener, Silence
 from derivedata.pipelines.source_index import NO_SOURCE, build_index, corpus_fingerprint
 from derivedata.store.fingerprint import RunConfig
+from derivedata.store.private import private_folder
 from derivedata.store.summary import Summary
 
 JOB = "ingest-derived"
@@ -92,7 +92,7 @@ def ingest_derived(options: DerivedOptions, listener: Listener | None = None) ->
     Raises:
         UserError: in one line, whatever can be expected to go wrong; what is finished is kept.
     """
-    with tempfile.TemporaryDirectory(prefix="derivedata-sources-") as private:
+    with private_folder() as private:
         return DerivedIngestion(options, listener or Silence(), Path(private) / "sources.sqlite").run()
 
 

@@ -18,6 +18,7 @@ import signal
 import time
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from copy import deepcopy
 from functools import cache
 from typing import IO, TYPE_CHECKING, Any
@@ -109,10 +110,15 @@ class LocalExecutor(LocalPipelineExecutor):
                         if not self.go_on:
                             raise
                         failure = error
-            except BaseException:
+            except BaseException as error:
                 pool.shutdown(wait=False, cancel_futures=True)
                 for worker in multiprocessing.active_children():
                     worker.terminate()  # a task hears SIGTERM, keeps what is finished, and ends
+                if isinstance(error, BrokenProcessPool):
+                    raise UserError(
+                        "a process of a task was killed (for memory?)",
+                        remedy="what is finished is kept: run the same command again",
+                    ) from error
                 raise
         if failure is not None:
             raise TaskFailed from failure

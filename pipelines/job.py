@@ -27,13 +27,13 @@ from derivedata.pipelines.serving import (
     Serving,
     generated_tokens,
     own_server,
-    private_folder,
     recorded,
     start_over,
 )
 from derivedata.store.fingerprint import RunConfig
 from derivedata.store.lease import Lease
 from derivedata.store.paths import Folder
+from derivedata.store.private import private_folder
 from derivedata.store.runs import new_run_id
 
 Model = ModelFolder | ServedModel

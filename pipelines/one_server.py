@@ -9,18 +9,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from derivedata.pipelines.serving import ENDPOINT, Serve, Serving, own_server
+from derivedata.store.private import private_folder
 
 
 @contextlib.contextmanager
 def one_server() -> Iterator[Serve]:
     """Gives a `serve` that starts a server for the first job that needs one, as that job wants it, and keeps it."""
-    with contextlib.ExitStack() as stack, tempfile.TemporaryDirectory(prefix="derivedata-server-") as private:
+    with contextlib.ExitStack() as stack, private_folder() as private:
         kept: list[int] = []
 
         @contextlib.contextmanager

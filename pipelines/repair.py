@@ -31,7 +31,7 @@ from derivedata.pipelines.damage import (
 from derivedata.pipelines.executor import run_locally
 from derivedata.pipelines.repair_job import Given, RepairJob, Salvaged, outside_of
 from derivedata.pipelines.salvage import Witness
-from derivedata.pipelines.serving import ENDPOINT, Listener, Serve, Silence, private_folder
+from derivedata.pipelines.serving import ENDPOINT, Listener, Serve, Silence
 from derivedata.pipelines.verify import Verified, verify_corpus
 from derivedata.pipelines.verify_manifest import Sound, read_manifest
 from derivedata.pipelines.verify_records import Records, read_records
@@ -42,6 +42,7 @@ from derivedata.store.lease import Lease
 from derivedata.store.ledger import Ledger
 from derivedata.store.manifest import Manifest
 from derivedata.store.paths import Folder, Missing
+from derivedata.store.private import private_folder
 from derivedata.store.restore import restore_snapshot
 from derivedata.store.runs import HISTORY, RunRecord, new_run, new_run_id, save_run
 from derivedata.store.units import Unit, is_unit_name, kinds_hash

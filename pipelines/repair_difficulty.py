@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import json
 import re
-import tempfile
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
@@ -34,6 +33,7 @@ from derivedata.pipelines.source import INPUT
 from derivedata.pipelines.splits import write_problems
 from derivedata.problems.workers import WorkerLimits
 from derivedata.store.paths import Missing
+from derivedata.store.private import private_folder
 from derivedata.store.units import Unit
 from derivedata.store.withdraw import Belongs
 
@@ -218,7 +218,7 @@ class DifficultyRepair(RepairJob):
         publish_input(self.folder, self.problems, self.run_id)
 
     def go_on(self, serve: Serve | None, listener: Listener) -> None:
-        with tempfile.TemporaryDirectory(prefix="derivedata-") as folder:
+        with private_folder() as folder:
             template, file = self.config.template, Path(folder) / "template.txt"
             if template not in (CHAT, PLAIN):
                 file.write_text(template, "utf-8")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
-import tempfile
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -102,17 +100,6 @@ def generated_tokens(endpoint: Endpoint) -> int | None:
         return read_metrics(endpoint).generation_tokens
     except (OSError, ValueError):
         return None
-
-
-@contextlib.contextmanager
-def private_folder() -> Iterator[str]:
-    """A folder for this process alone, gone afterwards; what killed processes left is removed."""
-    for left in Path(tempfile.gettempdir()).glob("derivedata-run-*-*"):
-        pid = left.name.split("-")[2]
-        if pid.isdigit() and not Path(f"/proc/{pid}").exists():
-            shutil.rmtree(left, ignore_errors=True)
-    with tempfile.TemporaryDirectory(prefix=f"derivedata-run-{os.getpid()}-") as folder:
-        yield folder
 
 
 @contextlib.contextmanager

@@ -5,7 +5,6 @@ A command that is killed goes on with the shards that are missing; the step that
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -25,6 +24,7 @@ from derivedata.store.lease import Lease
 from derivedata.store.ledger import Ledger
 from derivedata.store.manifest import Manifest
 from derivedata.store.paths import Folder
+from derivedata.store.private import private_folder
 from derivedata.store.runs import current_run, new_run_id
 
 JOB = "tokenize"
@@ -144,7 +144,7 @@ def _write_missing(
     if done:
         listener.say(f"going on from {len(done):,} of {len(spans):,} shards")
     look = lambda: (len(ledger.committed_names("shard-")), len(spans), "shards")  # noqa: E731
-    with listener.track("tokenizing", look), tempfile.TemporaryDirectory() as private:
+    with listener.track("tokenizing", look), private_folder() as private:
         logs = folder.url_of(f"logs/{run_id}/tokenize") if folder.is_local else private
         stage = TokenizeStage(options.output, stream, missing, named=named, format=options.format)
         run_locally([stage], tasks=options.tasks, workers=options.workers or options.tasks, logging_dir=logs)

@@ -9,7 +9,6 @@ this machine. Last comes what only shows over the whole output. Nothing in the o
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -36,6 +35,7 @@ from derivedata.pipelines.verify_whole import check_whole, further_files
 from derivedata.store.content import size_and_sha256
 from derivedata.store.parts import read_table_part
 from derivedata.store.paths import Folder, Missing
+from derivedata.store.private import private_folder
 from derivedata.store.runs import RunRecord
 from derivedata.store.snapshots import SNAPSHOTS
 from derivedata.store.tables import MANIFEST, part_path
@@ -184,7 +184,7 @@ def verify_corpus(
     sources, missing = wanted_sources(sound, files) if files is not None else ([], [])
     found += missing
     made = Made(identity=record.identity if record else {}, runs=records.ids or None)
-    with tempfile.TemporaryDirectory(prefix="derivedata-verify-") as findings:
+    with private_folder() as findings:
         step = VerifyFiles(sound=sound, findings=findings, sources=sources, made=made, tokenizer=tokenizer)
         run_locally([step], tasks=tasks, workers=workers, logging_dir=f"{findings}/logs")
         in_files, kept = _gather(findings)

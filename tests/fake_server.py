@@ -7,8 +7,9 @@ of vLLM's own server that it doesn't know are ignored, so it can stand in for it
 
 Faults, as `kind=probability` of each attempt or with `fail_first=n` for certain on the first n attempts of a request:
 429 (Retry-After: 0), 500, 503, garbage (HTML), half (the body breaks off), reset (closed with no answer), hang (never
-an answer), empty (no choices), abort (finish_reason abort), model (another model's name), slow (one second more),
-missing (a completion without text).
+an answer), empty (no choices), two (choices, where one was asked for), abort (finish_reason abort), model (another
+model's name), slow (one second more), trickle (the body comes in drops, three seconds long), missing (a completion
+without text).
 """
 
 from __future__ import annotations
@@ -34,7 +35,10 @@ from aiohttp import ClientSession, web
 from derivedata.generation.request import Endpoint
 from tests.fake_text import reply
 
-FAULTS = ("429", "500", "503", "garbage", "half", "reset", "hang", "empty", "abort", "model", "slow", "missing")
+FAULTS = (
+    *("429", "500", "503", "garbage", "half", "reset", "hang", "empty", "two"),
+    *("abort", "model", "slow", "trickle", "missing"),
+)
 _BLOCK = 16  # tokens a prefix-cache block
 
 
@@ -50,6 +54,7 @@ class Behaviour:
     tokens_per_second: float = 0.0  # of one sequence; 0 answers at once
     faults: dict[str, float] = field(default_factory=dict)  # kind -> probability
     fail_first: int = 0  # the first n attempts of every request get a fault of `faults`, then none
+    die_after: int = 0  # the process ends after so many good completions; 0: it does not
     reply: Callable[[str, int], str] = reply  # the answer to a prompt, drawn with a number of the request's own
 
     def __post_init__(self) -> None:
@@ -173,7 +178,7 @@ class FakeServer:
             "id": f"cmpl-{key}",
             "object": "chat.completion" if chat else "text_completion",
             "model": "another-model" if fault == "model" else self.behaviour.model,
-            "choices": [] if fault == "empty" else [choice],
+            "choices": [choice] * {"empty": 0, "two": 2}.get(fault, 1),
             "usage": {
                 "prompt_tokens": len(ids),
                 "completion_tokens": used,
@@ -209,8 +214,17 @@ class FakeServer:
             await response.write(payload[: len(payload) // 2])
             request.transport.close()
             return response
+        if fault == "trickle":
+            response = web.StreamResponse(headers={"Content-Length": str(len(payload))})
+            await response.prepare(request)
+            for start in range(0, len(payload), len(payload) // 30 + 1):
+                await response.write(payload[start : start + len(payload) // 30 + 1])
+                await asyncio.sleep(0.1)
+            return response
         if fault in (None, "slow"):
             self.answered[key] += 1
+            if self.answered.total() == self.behaviour.die_after:
+                asyncio.get_running_loop().call_later(0.1, os._exit, 1)  # the answers so far have left
         return web.Response(body=payload, content_type="application/json")
 
     def _read(self, prompt) -> tuple[str, list[int]]:
@@ -327,7 +341,7 @@ async def counts(url: str) -> dict:
         return await response.json()
 
 
-def main() -> None:
+def main(arguments: list[str] | None = None, reply: Callable[[str, int], str] = reply) -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0], allow_abbrev=False)
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=0)
@@ -340,7 +354,8 @@ def main() -> None:
     parser.add_argument("--fault", action="append", default=[], metavar="KIND=PROBABILITY")
     parser.add_argument("--fail-first", type=int, default=0)
     parser.add_argument("--start-seconds", type=float, default=0.0, help="wait so long before listening")
-    options, _ = parser.parse_known_args()
+    parser.add_argument("--die-after", type=int, default=0, help="good completions after which the process ends")
+    options, _ = parser.parse_known_args(arguments)
     behaviour = Behaviour(
         model=options.served_model_name,
         api_key=os.environ.get("VLLM_API_KEY") or None,
@@ -350,6 +365,8 @@ def main() -> None:
         tokens_per_second=options.tokens_per_second,
         faults={kind: float(share) for kind, share in (fault.split("=") for fault in options.fault)},
         fail_first=options.fail_first,
+        die_after=options.die_after,
+        reply=reply,
     )
 
     async def serve() -> None:

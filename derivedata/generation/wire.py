@@ -93,7 +93,7 @@ def decode(
     """
     try:
         answer = orjson.loads(payload)
-        choice = answer["choices"][0]
+        (choice,) = answer["choices"]  # one was asked for: of several none is known to be the seed's
         text = _text(choice)
         finish, served = choice.get("finish_reason"), answer.get("model")
         usage = answer["usage"] if count is None else answer.get("usage") or {}

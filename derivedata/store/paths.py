@@ -20,6 +20,7 @@ from typing import IO, Any, NamedTuple
 
 from derivedata.errors import UserError
 from derivedata.store.faults import Missing, explain, patiently
+from derivedata.store.private import private_folder
 from derivedata.store.processes import is_left, mark
 
 SCRATCH = ".tmp"
@@ -251,7 +252,7 @@ class Folder:
         """A local folder for files on their way; on the same file system when this folder is local, so that
         create_from is a link and not a copy."""
         if not self.is_local:
-            with tempfile.TemporaryDirectory(prefix="derivedata-") as name:
+            with private_folder() as name:
                 yield Path(name)
             return
         with self._said(SCRATCH):

@@ -82,12 +82,12 @@ def test_a_completion_says_what_the_server_said(tokenizer, tiny_model):
 
 
 @pytest.mark.parametrize(
-    "fault", ["429", "500", "503", "garbage", "half", "reset", "empty", "abort", "missing", "hang"]
+    "fault", ["429", "500", "503", "garbage", "half", "reset", "empty", "two", "abort", "missing", "hang", "trickle"]
 )
 def test_what_may_pass_is_tried_again(tokenizer, tiny_model, fault):
     todo = requests(tokenizer, 12)
     with FakeServer(tokenizer=tiny_model, faults={fault: 1.0}, fail_first=1) as server:
-        outcomes = run(server, todo, deadline_s=0.5 if fault == "hang" else 30)
+        outcomes = run(server, todo, deadline_s=0.5 if fault in ("hang", "trickle") else 30)
     assert all(isinstance(outcome, Completion) for _, outcome in outcomes)
     assert set(server.received.values()) == {2}
 

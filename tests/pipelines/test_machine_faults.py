@@ -13,10 +13,13 @@ from pathlib import Path
 
 import pytest
 
+import derivedata
 from derivedata.errors import UserError
 from derivedata.pipelines.run import paraphrase_corpus
 from derivedata.pipelines.verify import verify_corpus
 from derivedata.store.manifest import Manifest
+from derivedata.store.paths import Folder
+from derivedata.store.runs import all_runs
 from tests.fake_server import FakeServer
 from tests.fake_text import reply
 from tests.pipelines.fakes import MODEL, job, serve_at
@@ -25,6 +28,7 @@ from tests.pipelines.test_kill import texts
 pytestmark = pytest.mark.faults
 
 STYLES = ("question", "faq")
+VERSION = derivedata.__version__
 
 
 class Disk:
@@ -141,3 +145,12 @@ def test_a_clock_that_jumps(hours, corpus, tiny_model, quiet, tmp_path, monkeypa
         run(jumping, corpus, tmp_path / "out", tiny_model)
     finished(tmp_path / "out", quiet)
     assert max(jumping.received.values()) == 1
+
+
+def test_a_run_goes_on_with_a_newer_version_of_the_package(server, corpus, tiny_model, quiet, tmp_path, monkeypatch):
+    run(server, corpus, tmp_path / "out", tiny_model, documents=9)
+    monkeypatch.setattr(derivedata, "__version__", "99.1")
+    run(server, corpus, tmp_path / "out", tiny_model)
+    finished(tmp_path / "out", quiet)
+    assert {record.versions["derivedata"] for record in all_runs(Folder(tmp_path / "out"))} == {VERSION, "99.1"}
+    assert max(server.received.values()) == 2  # once here, once for the quiet run
