@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -88,6 +90,17 @@ def test_the_key_is_on_no_command_line_and_in_no_log(tiny_model, log):
         for pid in tree(server._process.pid):
             assert key not in Path(f"/proc/{pid}/cmdline").read_text()
     assert key not in log.read_text()
+
+
+def test_it_listens_on_the_loopback_interface_alone_and_to_nobody_without_its_key(tiny_model, log):
+    with start(tiny_model, log) as server, start(tiny_model, log) as other:
+        port = int(server.endpoint.url.rpartition(":")[2])
+        sockets = [line.split() for line in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+        listening = [fields[1] for fields in sockets if fields[3] == "0A" and fields[1].endswith(f":{port:04X}")]
+        assert listening == [f"0100007F:{port:04X}"]
+        assert len(server.endpoint.api_key) >= 32 and server.endpoint.api_key != other.endpoint.api_key
+        with pytest.raises(urllib.error.HTTPError, match="401"):
+            urllib.request.urlopen(f"{server.endpoint.url}/v1/models")
 
 
 def test_progress_is_told_while_it_starts(tiny_model, log):

@@ -116,6 +116,10 @@ FAULTS = {
         for how, damage, words in (("flipped", flip, BAD), ("cut", cut, BAD), ("deleted", delete, "is missing"))
         if (table, how) != ("units", "deleted")
     },
+    "units doubled": (
+        lambda out: shutil.copyfile(unit := faults.first(out, "manifest/units/0*"), unit.with_name(f"9{unit.name}")),
+        r"manifest/documents/9\d{6}\.[^\n]*",
+    ),
     "units deleted": (
         delete("manifest/units/*.parquet"),
         rf"(?s)manifest/sources/{UNIT}.parquet: belongs to no committed part.*style=faq.* is not in the manifest",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import time
 
 
@@ -26,6 +27,10 @@ def odd(gold: str, response: str):
         eaten = []
         while True:
             eaten.append(bytearray(64 << 20))
+    if response == "limits":
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        most = resource.getrlimit(resource.RLIMIT_CPU)[0] - used.ru_utime - used.ru_stime
+        return 0 < most < 10 and resource.getrlimit(resource.RLIMIT_CORE)[0] == 0
     if response == "none":
         return None
     if response == "nonsense":

@@ -86,6 +86,12 @@ def test_the_memory_limit_ends_an_answer_and_not_the_machine():
     assert [(v.verdict, v.detail) for v in verdicts] == [("verifier_timeout", "memory limit"), ("correct", None)]
 
 
+def test_the_kernel_ends_an_answer_where_nobody_else_can():
+    with odd(deadline=3) as verifier:
+        (verdict,) = verifier.verify_many([("5", "limits")])
+    assert verdict.verdict == "correct"
+
+
 def test_a_plugin_may_print(capfd):
     with Verifier(plugin="tests.problems.plugins:same_length", limits=WorkerLimits(workers=1)) as verifier:
         assert verifier.verify("abc", "xyz").correct

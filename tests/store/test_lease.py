@@ -37,6 +37,18 @@ def test_a_second_command_is_refused_in_one_line(tmp_path):
     assert folder.names(f"{ROOM}/") == []
 
 
+@pytest.mark.parametrize("hours", [-30, 30])
+def test_a_clock_that_jumps_lets_no_second_command_in(tmp_path, monkeypatch, hours):
+    folder, real = Folder(tmp_path), time.time
+    with Lease(folder, "one"):
+        monkeypatch.setattr(time, "time", lambda: real() + hours * 3600)
+        if hours > 0:
+            with pytest.raises(UserError, match="writing this output"):
+                Lease(folder, "two").__enter__()
+        else:  # the newcomer takes itself for the earlier one, and is let in by nobody but itself
+            assert [other["run_id"] for other in Lease(folder, "two")._others()] == ["one"]
+
+
 def test_ranks_of_one_run_share_it(tmp_path):
     folder = Folder(tmp_path)
     with Lease(folder, "run"):
