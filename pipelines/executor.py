@@ -101,7 +101,7 @@ class LocalExecutor(LocalPipelineExecutor):
         with ProcessPoolExecutor(
             self.workers, mp_context=context, initializer=_become_worker, initargs=(os.getpid(),)
         ) as pool:
-            ranks = [pool.submit(self._run_for_rank, rank) for rank in self.ranks]
+            ranks = [pool.submit(_in_worker, self, rank) for rank in self.ranks]
             try:
                 for rank in as_completed(ranks):
                     try:
@@ -160,6 +160,14 @@ def _become_worker(parent: int) -> None:
     leave_on_signals()
     signal.signal(signal.SIGTERM, _interrupt)
     os.dup2(_silence().fileno(), 2)
+
+
+def _in_worker(executor: LocalExecutor, rank: int) -> PipelineStats:
+    try:
+        return executor._run_for_rank(rank)
+    except KeyboardInterrupt:
+        # What is finished is kept by now. To wait for more work would be for ever: nobody gives any to a broken pool.
+        os._exit(130)
 
 
 def _interrupt(number: int, frame: object) -> None:

@@ -37,7 +37,7 @@ SIGNALS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT)
 MARK = "DERIVEDATA_KILLED_BY"  # in the environment of all processes of a run
 WORKER, SERVER = "spawn_main", "tests.pipelines.stages serve"
 # Kept for people, or named after a run; all other files of an output must be the same.
-OF_A_RUN = ("logs/", "manifest/runs/", "run.json", "quarantine/", ".writers/")
+OF_A_RUN = ("logs/", "progress/", "manifest/runs/", "run.json", "quarantine/", ".writers/")
 
 
 @dataclass(frozen=True)
@@ -127,6 +127,9 @@ class World:
         process = self.start(kill.stage, out, kill.tasks)
         try:
             began = self.at_work(process, kill.stage, out)
+            if kill.target == "server":  # it has said that it answers
+                wait_for(lambda: process.poll() is not None or any(map(size, out.glob("logs/*/vllm.log"))))
+                began, moment = time.monotonic(), min(moment, 1.0)
             while time.monotonic() - began < moment and process.poll() is None:
                 time.sleep(0.005)
             struck = []
@@ -140,6 +143,10 @@ class World:
         finally:
             process.kill()
         return bool(struck), process.returncode, errors
+
+
+def size(path: Path) -> int:
+    return path.stat().st_size
 
 
 def wait_for(condition, seconds: float = 120.0) -> None:

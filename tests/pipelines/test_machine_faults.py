@@ -5,16 +5,20 @@ Each ends the run in one line or not at all; the same command then finishes, wit
 
 from __future__ import annotations
 
+import os
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from datatrove.pipeline.base import PipelineStep
 
 import derivedata
 from derivedata.errors import UserError
+from derivedata.pipelines.executor import execute
 from derivedata.pipelines.run import paraphrase_corpus
 from derivedata.pipelines.verify import verify_corpus
 from derivedata.store.manifest import Manifest
@@ -29,6 +33,28 @@ pytestmark = pytest.mark.faults
 
 STYLES = ("question", "faq")
 VERSION = derivedata.__version__
+
+
+class KilledBeside(PipelineStep):
+    """The first task is killed from outside while the second is in the middle of its work."""
+
+    name, type = "KilledBeside", "TEST"
+
+    def __init__(self, place: Path):
+        super().__init__()
+        self.place = place
+
+    def run(self, data=None, rank=0, world_size=1):
+        if rank == 0:
+            while not (self.place / "working").exists():
+                time.sleep(0.01)
+            os.kill(os.getpid(), signal.SIGKILL)
+        try:
+            (self.place / "working").touch()
+            time.sleep(600)
+        finally:
+            (self.place / "kept").touch()
+        yield
 
 
 class Disk:
@@ -76,6 +102,12 @@ def finished(output, quiet) -> None:
     assert books.planned == books.settled == 24 * len(STYLES)
     assert verify_corpus(str(output)).problems == []
     assert texts(output) == quiet
+
+
+def test_a_task_that_is_killed_ends_the_run_in_one_line_and_the_others_keep_what_they_have(tmp_path):
+    with pytest.raises(UserError, match="a process of a task was killed"):
+        execute([KilledBeside(tmp_path)], tasks=2, workers=2, logging_dir=str(tmp_path / "logs"))
+    assert (tmp_path / "kept").exists()
 
 
 def test_a_disk_that_is_full_at_any_write(disk, server, corpus, tiny_model, quiet):

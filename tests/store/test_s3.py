@@ -92,9 +92,10 @@ def test_listing_removing_and_absence(folder):
 
 def test_what_others_commit_is_seen_at_once(folder, options):
     other = Folder(folder.url, skip_instance_cache=True, **options)  # a client of its own, as another process has
-    assert other.names() == []
-    folder.create("x", b"")
-    assert other.names() == ["x"] and other.exists("x")
+    folder.create("room/a", b"")
+    assert other.names() == ["room/a"] and not other.exists("room/x")
+    folder.create("room/x", b"")
+    assert other.names("room/") == ["room/a", "room/x"] and other.exists("room/x")
 
 
 def test_a_missing_bucket_and_wrong_keys_are_one_line(options):
