@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from derivedata.generation import embedded
-from derivedata.generation.connect import KEYS
+from derivedata.generation.connect import key_for
 from derivedata.generation.endpoint import write_endpoints
 from derivedata.generation.launch import ServerSettings
 from derivedata.generation.model import resolve_model
@@ -40,8 +39,8 @@ class JobServing:
     def open(self, private: Path, log: Path) -> Iterator[int]:
         """Write the endpoint file into `private`; gives the requests that may be in flight."""
         if self.endpoints:
-            key = next((os.environ[name] for name in KEYS if os.environ.get(name)), None)
-            write_endpoints(private / ENDPOINT, *(replace(endpoint, api_key=key) for endpoint in self.endpoints))
+            keyed = (replace(endpoint, api_key=key_for(endpoint.url)) for endpoint in self.endpoints)
+            write_endpoints(private / ENDPOINT, *keyed)
             yield self.in_flight
             return
         model = resolve_model(embedded.NAME) if getattr(self.model, "is_embedded", False) else self.model

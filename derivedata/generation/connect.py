@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import ipaddress
 import os
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -24,7 +25,7 @@ from derivedata.generation.request import Endpoint, PromptForm, Sampling
 from derivedata.generation.served import find_served
 from derivedata.generation.tokenizer import Tokenizer, load_tokenizer
 
-KEYS = ("DERIVEDATA_API_KEY", "OPENAI_API_KEY")
+OWN_KEY, USUAL_KEY = "DERIVEDATA_API_KEY", "OPENAI_API_KEY"
 IN_FLIGHT = 64  # requests at each server, unless told otherwise
 DEADLINE_S = 120.0  # for a tiny request
 _TAILS = ("/chat/completions", "/completions", "/models", "/v1")
@@ -91,8 +92,8 @@ def connect(
             ours=True,
             lines=(f"{served.endpoint.url}: derivedata serve with {served.model.name}",),
         )
-    key = next((os.environ[name] for name in KEYS if os.environ.get(name)), None)
-    places = [Endpoint(url=root(url), model=model or "", api_key=key) for url in dict.fromkeys(urls)]
+    roots = [root(url) for url in dict.fromkeys(urls)]
+    places = [Endpoint(url=place, model=model or "", api_key=key_for(place)) for place in roots]
     look = _Look(places, model, tokenizer, samplings, plain)
     # A loop of its own in a thread of its own: the caller may have one running (a notebook).
     with ThreadPoolExecutor(1) as thread:
@@ -123,12 +124,36 @@ def root(url: str) -> str:
             "an address holds no key, query or fragment",
             where="--endpoint",
             value=f"{parts.scheme}://{parts.hostname}",
-            remedy=f"the key goes into {KEYS[0]}",
+            remedy=f"the key goes into {OWN_KEY}",
         )
     path = parts.path.rstrip("/")
     while tail := next((tail for tail in _TAILS if path.endswith(tail)), None):
         path = path.removesuffix(tail)
     return f"{parts.scheme}://{parts.netloc}{path}"
+
+
+def key_for(url: str) -> str | None:
+    """The key that a server gets: ours, which is meant for it, or the usual one where nobody can read it on its way."""
+    usual = None if _in_the_clear(url) else os.environ.get(USUAL_KEY)
+    return os.environ.get(OWN_KEY) or usual or None
+
+
+def withheld(url: str) -> str | None:
+    """What to say where there is a key that this server does not get."""
+    if os.environ.get(USUAL_KEY) and not os.environ.get(OWN_KEY) and _in_the_clear(url):
+        return f"{USUAL_KEY} is not sent over plain http; if this server is to have a key, set {OWN_KEY}"
+    return None
+
+
+def _in_the_clear(url: str) -> bool:
+    """Whether what is sent to this address leaves the machine unencrypted."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    try:
+        here = ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        here = host == "localhost" or host.endswith(".localhost")
+    return parts.scheme == "http" and not here
 
 
 class _Look:
@@ -189,6 +214,7 @@ class _Look:
             lines=(
                 *(_line(one, self.samplings) for one in found),
                 *(f"{place.url}: {error.what}; left out for now" for place, error in absent),
+                *(f"{place.url}: {words}" for place in self.places if (words := withheld(place.url))),
             ),
         )
 

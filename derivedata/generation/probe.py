@@ -246,7 +246,7 @@ class Probe:
                 f"the server {'refused the API key' if self.endpoint.api_key else 'wants an API key'} (HTTP {status})",
                 where=self.endpoint.url,
                 value=reason(payload)[:120],
-                remedy="set DERIVEDATA_API_KEY (or OPENAI_API_KEY) to the key for this server",
+                remedy="set DERIVEDATA_API_KEY to the key for this server (OPENAI_API_KEY is sent over https alone)",
             )
 
 

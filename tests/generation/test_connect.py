@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from derivedata.errors import UserError
-from derivedata.generation.connect import connect, root
+from derivedata.generation.connect import connect, key_for, root, withheld
 from derivedata.generation.request import Sampling
 from tests.fake_endpoints import Hosted, LlamaCpp, Silent, self_signed
 from tests.fake_server import FakeServer
@@ -209,6 +209,32 @@ def test_a_key_has_no_place_in_an_address_and_is_not_shown(url):
     with pytest.raises(UserError, match="The key goes into DERIVEDATA_API_KEY") as told:
         root(url)
     assert KEY not in told.value.line
+
+
+@pytest.mark.parametrize("url", ["https://host", "http://127.0.0.1:8000", "http://[::1]:8000", "http://localhost:8000"])
+def test_the_usual_key_goes_where_nobody_reads_it_on_its_way(monkeypatch, url):
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    assert (key_for(url), withheld(url)) == (KEY, None)
+
+
+@pytest.mark.parametrize(
+    "url", ["http://host:8000", "http://10.0.0.1", "http://localhost.example.com", "http://127.1.example"]
+)
+def test_the_usual_key_is_not_sent_in_the_clear_and_ours_is(monkeypatch, url):
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    assert key_for(url) is None
+    assert "set DERIVEDATA_API_KEY" in withheld(url) and KEY not in withheld(url)
+    monkeypatch.setenv("DERIVEDATA_API_KEY", "meant-for-it")
+    assert (key_for(url), withheld(url)) == ("meant-for-it", None)
+
+
+def test_a_key_that_is_not_sent_is_told(tiny_model, monkeypatch):
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    monkeypatch.setattr("derivedata.generation.connect._in_the_clear", lambda url: True)
+    with FakeServer(tokenizer=tiny_model) as server:
+        found = look(server, tokenizer=tiny_model)
+    assert found.endpoints[0].api_key is None
+    assert "OPENAI_API_KEY is not sent over plain http" in found.lines[-1]
 
 
 @contextlib.contextmanager
