@@ -171,6 +171,8 @@ def _in_worker(executor: LocalExecutor, rank: int) -> PipelineStats:
 
 
 def _interrupt(number: int, frame: object) -> None:
+    # A broken pool and we ourselves both tell a worker: the second must not disturb what the first has set going.
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 

@@ -106,8 +106,9 @@ def test_what_does_not_pass_becomes_a_failure_with_its_reason(tokenizer, tiny_mo
     assert set(server.received.values()) == {3}
 
 
-def test_being_told_to_wait_uses_up_no_attempt(tokenizer, tiny_model):
-    with FakeServer(tokenizer=tiny_model, faults={"429": 1.0}, fail_first=8) as server:
+@pytest.mark.parametrize("fault", ["429", "503"])
+def test_being_told_to_wait_uses_up_no_attempt(tokenizer, tiny_model, fault):
+    with FakeServer(tokenizer=tiny_model, faults={fault: 1.0}, fail_first=8) as server:
         outcomes = run(server, requests(tokenizer, 4), attempts=2)
     assert all(isinstance(outcome, Completion) for _, outcome in outcomes)
 

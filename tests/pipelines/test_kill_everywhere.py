@@ -132,7 +132,7 @@ class World:
                 began, moment = time.monotonic(), min(moment, 1.0)
             while time.monotonic() - began < moment and process.poll() is None:
                 time.sleep(0.005)
-            struck = []
+            struck: list[int] = []
             words = {"command": "", "worker": WORKER, "server": SERVER}[kill.target]
             while process.poll() is None and not struck:
                 struck = [process.pid] if kill.target == "command" else self.living(words)[-1:]
