@@ -126,6 +126,15 @@ def rejected_row(**values: Any) -> Fault:
     return fault
 
 
+def other_text(out: Path) -> None:
+    """Give the first document of a shard another text, in an archive that is whole."""
+    path = first(out, "documents/*/*.jsonl.zst")
+    with zstandard.ZstdDecompressor().stream_reader(path.read_bytes(), read_across_frames=True) as stream:
+        line, _, rest = stream.read().partition(b"\n")
+    changed = json.dumps(json.loads(line) | {"text": "Something else."}).encode() + b"\n" + rest
+    path.write_bytes(zstandard.ZstdCompressor().compress(changed))
+
+
 def both(*faults: Fault) -> Fault:
     return lambda out: [fault(out) for fault in faults]
 

@@ -82,6 +82,7 @@ LOST = {
     "shard deleted": (delete("documents/*/*"), True),
     "shard flipped": (flip("documents/*/*"), True),
     "shard cut": (cut("documents/*/*"), True),
+    "shard with another text": (faults.other_text, True),
     "shard stray": (write("documents/style=faq/more.jsonl.zst", "x"), False),
     "rejects deleted": (delete("rejected/0*", every=True), True),
     "rejects flipped": (flip("rejected/0*"), True),
