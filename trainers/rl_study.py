@@ -1,6 +1,6 @@
 """The RL study: a small model, its easy and hard sums, a grid of (B_p, n) runs, and what the planner says of them.
 
-    python -m derivedata.trainers.rl_study OUT            about an hour on an idle core; started again it goes on
+    python -m derivedata.trainers.rl_study OUT            ten minutes on an idle core; started again it goes on
     python -m derivedata.trainers.rl_study OUT --small    the same in small, two minutes
 
 OUT holds model/, splits/, runs/ and study.json; the page is written to OUT/rl-study.md.
@@ -30,17 +30,18 @@ K = 16  # samples of a problem that choose its band
 class Scale:
     """The size of a study."""
 
-    problems: int = 4_000  # of which the bands are cut
+    problems: int = 2_400  # of which the bands are cut
     taught: int = 12_000  # sums of the warm-up, those of the problems taken out
-    warm_up: int = 3_000  # steps of it
+    warm_up: int = 2_000  # steps of it
     width: int = 64
     layers: int = 2
     validation: int = 200  # problems held out of each band
-    budget: int = 51_200  # C of each run
+    budget: int = 3_072  # C of each run
+    evaluations: int = 6  # of each run, beside the one at C = 0
     # (B_p, n): a line of n at one B_p, and one of B_p at one n.
-    easy: Sequence[tuple[int, int]] = field(default=((32, 8), (32, 4), (32, 16), (32, 2), (64, 8), (8, 8), (16, 16)))
-    hard: Sequence[tuple[int, int]] = field(default=((32, 8), (32, 16), (32, 4)))
-    lr_at_1024: float = 2e-4
+    easy: Sequence[tuple[int, int]] = field(default=((16, 8), (16, 4), (16, 16), (16, 2), (8, 8), (32, 8)))
+    hard: Sequence[tuple[int, int]] = field(default=((16, 8),))
+    lr_at_1024: float = 6e-4
 
 
 SMALL = Scale(
@@ -73,6 +74,7 @@ def run_study(output: Path, scale: Scale, tell: Callable[[str], None]) -> Path:
                     budget=scale.budget,
                     lr_at_1024=scale.lr_at_1024,
                     max_tokens=MAX_TOKENS,
+                    eval_every=max(1, scale.budget // (problems * n * scale.evaluations)),
                     cpu=True,
                 ),
                 tell=tell,

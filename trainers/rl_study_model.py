@@ -1,7 +1,9 @@
 """The small world of the RL study: sums, a character model that was taught them badly, and how hard each is for it.
 
-The warm-up shows right answers and answers that are off by 1, -1 or 10. The model learns to calculate and to err in
-these ways alike, so there is something for RL to bring out: sums come right sometimes, differences rarely.
+The warm-up shows four ways to answer, each with its letter: a is right, b, c and d are off by 1, -1 and 10 (`a=12`,
+`d=22`). The letter makes every way exact, so the model learns to calculate; its pass rate is then its choice among the
+ways, which RL can change: sums come right about every other time, differences rarely. Without the letters a small model
+cannot tell the errors it is shown from the rule, and what it then lacks is arithmetic, which RL does not teach it.
 """
 
 from __future__ import annotations
@@ -16,10 +18,10 @@ import numpy as np
 from derivedata.problems.bands import NAMED_BANDS
 from derivedata.problems.problem import Problem, problem_uid
 
-CHARACTERS = "0123456789+-=\n"
+CHARACTERS = "0123456789+-=\nabcd"
 PAD, END = "<pad>", "<end>"
-MAX_TOKENS = 6  # of an answer, its end included
-OFF_BY = (0, 1, -1, 10)  # of the answers that the warm-up shows
+MAX_TOKENS = 8  # of an answer, its end included
+WAYS = {"a=": 0, "b=": 1, "c=": -1, "d=": 10}  # how an answer begins in the warm-up, and how far off it is
 # Share of right answers in the warm-up. At temperature 0.6 the model then gets about half and a twentieth right.
 RIGHT_SHARE = {"+": 0.4, "-": 0.1}
 
@@ -91,8 +93,8 @@ def warm_up(
     rows = []
     for problem in problems:
         prompt = tokenizer.encode(problem.question + "\n\n")
-        for off in OFF_BY:
-            answer = tokenizer.encode(str(int(problem.ground_truth) + off))
+        for way, off in WAYS.items():
+            answer = tokenizer.encode(f"{way}{int(problem.ground_truth) + off}")
             rows.append((prompt, [*answer, tokenizer.eos_token_id]))
     shares = torch.tensor([RIGHT_SHARE["+" if "+" in problem.question else "-"] for problem in problems])
     width = max(len(prompt) + len(answer) for prompt, answer in rows)
@@ -113,7 +115,7 @@ def warm_up(
             group["lr"] = peak * min(1.0, (step + 1) / 50) * (1 - step / steps)
         asked = torch.randint(len(problems), (batch,), generator=generator)
         wrong = torch.rand(batch, generator=generator) >= shares[asked]
-        chosen = asked * len(OFF_BY) + wrong * torch.randint(1, len(OFF_BY), (batch,), generator=generator)
+        chosen = asked * len(WAYS) + wrong * torch.randint(1, len(WAYS), (batch,), generator=generator)
         positions = (mask[chosen].cumsum(1) - 1).clamp(min=0)
         loss = model(
             input_ids=ids[chosen], attention_mask=mask[chosen], position_ids=positions, labels=labels[chosen]

@@ -26,9 +26,10 @@ def write_page(output: Path, counts: dict[str, Any], runs: Sequence[str], plan: 
         "# A small RL study, measured",
         "",
         f"A Llama of {counts['parameters']:,} parameters (without the input embedding) over characters was taught "
-        f"{counts['taught']:,} sums and differences with answers of which {RIGHT_SHARE['+']:.0%} and "
-        f"{RIGHT_SHARE['-']:.0%} were right and the others off by 1, -1 or 10 (last loss {counts['loss']:.3f} nats a "
-        f"token). Of {counts['problems']:,} others it solved, of {k} samples at temperature 0.6:",
+        f"{counts['taught']:,} sums and differences with answers in four ways, each with its letter: right in "
+        f"{RIGHT_SHARE['+']:.0%} and {RIGHT_SHARE['-']:.0%}, else off by 1, -1 or 10 (last loss {counts['loss']:.3f} "
+        f"nats a token). What RL can bring out is the choice among the ways. "
+        f"Of {counts['problems']:,} others it solved, of {k} samples at temperature 0.6:",
         "",
         "| right of 16 | " + " | ".join(str(i) for i in range(k + 1)) + " |",
         "| --- |" + " ---: |" * (k + 1),

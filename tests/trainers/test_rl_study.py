@@ -7,7 +7,9 @@ import json
 import numpy as np
 import pytest
 
-from derivedata.trainers.rl_study_model import CHARACTERS, measure, split, sums, warm_up, write_model
+from derivedata.problems.verifier import Verifier
+from derivedata.problems.workers import WorkerLimits
+from derivedata.trainers.rl_study_model import CHARACTERS, WAYS, measure, split, sums, warm_up, write_model
 from derivedata.trainers.rl_study_page import fell_to_zero, write_page
 
 
@@ -17,6 +19,14 @@ def test_sums_are_different_and_their_answers_right():
     for problem in problems:
         assert eval(problem.question.removesuffix("=")) == int(problem.ground_truth)
         assert set(problem.question + problem.ground_truth) <= set(CHARACTERS)
+
+
+def test_every_way_is_written_with_its_characters_and_only_the_first_is_right():
+    gold = 57
+    pairs = [(str(gold), f"{way}{gold + off}") for way, off in WAYS.items()]
+    with Verifier(limits=WorkerLimits(workers=1)) as verifier:
+        assert [verdict.correct for verdict in verifier.verify_many(pairs)] == [True, False, False, False]
+    assert all(set(text) <= set(CHARACTERS) for _, text in pairs)
 
 
 def test_a_warm_up_lowers_the_loss_and_answers_can_be_counted(tmp_path):
