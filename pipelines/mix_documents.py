@@ -75,9 +75,7 @@ class CountDocuments(PipelineStep):
                     if one.repeated:
                         found["source"] = found["uid"]
                     self.stat_update("documents", value=len(found))
-                    sink = io.BytesIO()
-                    np.save(sink, found)
-                    place.create(name, sink.getvalue())
+                    place.create(name, _saved(found))
 
     def _listed(self, one: Wanted, blocks: Blocks, number: int) -> np.ndarray:
         import pyarrow.compute as pc
@@ -177,6 +175,14 @@ class SourceDocuments:
         """Use only these documents: a mask for each file, of what may be used so far."""
         self.allowed = allowed
 
+    def keep(self) -> None:
+        """Keep which rows may be used, where not all may, for what reads the mix."""
+        if all(mask is None for mask in self.allowed):
+            return
+        for number, file in enumerate(self.blocks.files):
+            self.place.replace(rows_name(file.path), _saved(self.usable(number)["row"]))
+        self.place.replace("blocks.npy", _saved(self.by_block(self.blocks)[0]))
+
     def totals(self) -> tuple[int, int]:
         """Documents and tokens that may be used."""
         tables = [self.usable(number) for number in range(len(self.blocks.files))]
@@ -228,3 +234,9 @@ class SourceDocuments:
                 tables.append(self.in_window(stream, epoch, number)[: stream.count(window)])
         both = np.concatenate([table[name] for table in tables for name in ("uid", "source")])
         return np.unique(both[both > 0])
+
+
+def _saved(array: np.ndarray) -> bytes:
+    sink = io.BytesIO()
+    np.save(sink, array)
+    return sink.getvalue()

@@ -9,8 +9,8 @@ From Python:
 
 from __future__ import annotations
 
-import io
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from typing import Any
@@ -23,7 +23,6 @@ from derivedata.corpus.stream import BlockStream
 from derivedata.corpus.stream_mix import (
     MixStream,
     keep_rows,
-    rows_name,
     source_folder,
     source_stream,
     text_bytes,
@@ -32,6 +31,7 @@ from derivedata.corpus.stream_mix import (
 from derivedata.corpus.stream_virtual import absolute, read_virtual, write_virtual
 from derivedata.corpus.windows import Selection, base_key
 from derivedata.errors import UserError
+from derivedata.pipelines.decontaminate import Decontaminate, evaluations_sha256, leave_out, record, write_index
 from derivedata.pipelines.executor import run_locally
 from derivedata.pipelines.mix import DONE, MixStage, mix_card
 from derivedata.pipelines.mix_documents import CountDocuments, SourceDocuments, Wanted
@@ -102,6 +102,8 @@ class _Run:
                     self._write(config.identity["run"])
                 else:
                     write_virtual(self.folder, self._told)
+                if self.spec.decontaminate:
+                    record(self.folder, self.sources, config.identity["run"])
             return mixture
 
     # What there is.
@@ -159,8 +161,12 @@ class _Run:
 
     def _config(self) -> RunConfig:
         previous = current_run(self.folder)
+        evaluations = {}
+        if self.spec.decontaminate:
+            evaluations = {"evaluations": evaluations_sha256(self.spec.decontaminate)}
         return RunConfig(
-            identity={
+            identity=evaluations
+            | {
                 "job": JOB,
                 "sources": json.loads(json.dumps([asdict(source) for source in self.spec.sources])),
                 "requested_tokens": self.spec.requested_tokens,
@@ -197,7 +203,11 @@ class _Run:
             )
         with self.listener.track("counting the sources", lambda: None):
             self.execute([CountDocuments(wanted)], "documents")
-        self.sources = []
+        if self.spec.decontaminate:
+            write_index(self.folder, self.spec.decontaminate)
+            with self.listener.track("looking for evaluations", lambda: None):
+                self.execute([Decontaminate(self.folder.url, wanted)], "decontaminate")
+        self.sources, self.contaminated = [], Counter()
         for number, (source, one) in enumerate(zip(self.spec.sources, wanted, strict=True)):
             place = source_folder(self.folder, number)
             blocks = open_blocks(one.corpus, style=one.style, strategy=one.strategy, plan=place)
@@ -206,6 +216,8 @@ class _Run:
                 documents.is_derived = True
             if source.max_source_fraction < 1:
                 self._use_fraction(documents, source)
+            if self.spec.decontaminate:
+                self.contaminated += leave_out(documents)
             self.sources.append(documents)
         if all(one.is_derived for one in self.sources) and any(s.derived_from == FRESH_PART for s in self.spec.sources):
             raise UserError(
@@ -342,7 +354,7 @@ class _Run:
         portions, streams, told, size = [], {}, [], 0
         for number, share in enumerate(shares):
             documents, stream = self.sources[number], self._stream(number, share)
-            self._keep_rows(number)
+            documents.keep()
             if stream.documents == 0:
                 what = f"gets {share.tokens:,} tokens of the mix, less than a document"
                 raise UserError(
@@ -373,19 +385,6 @@ class _Run:
             "sources": told,
         }
         stream = MixStream(streams, seed=self.spec.seed, size=size, window_bytes=self.options.window_bytes)
-        return Mixture(portions=portions, tokenizer=self.tokenizer, stream=stream, spec=self.spec)
-
-    def _keep_rows(self, number: int) -> None:
-        """Keep which rows of a source may be used, where not all may."""
-        documents, place = self.sources[number], source_folder(self.folder, number)
-        if all(mask is None for mask in documents.allowed):
-            return
-        for file, one in enumerate(documents.blocks.files):
-            place.replace(rows_name(one.path), _saved(documents.usable(file)["row"]))
-        place.replace("blocks.npy", _saved(documents.by_block(documents.blocks)[0]))
-
-
-def _saved(array: np.ndarray) -> bytes:
-    sink = io.BytesIO()
-    np.save(sink, array)
-    return sink.getvalue()
+        return Mixture(
+            portions=portions, tokenizer=self.tokenizer, stream=stream, spec=self.spec, contaminated=self.contaminated
+        )

@@ -53,6 +53,7 @@ class MixSpec:
     requested_tokens: int | None = None
     seed: int = 0
     tokenizer: str | None = None
+    decontaminate: tuple[str, ...] = ()  # evaluation files: documents that hold text of theirs are left out
 
 
 def read_spec(path: str | Path) -> MixSpec:
@@ -82,6 +83,11 @@ def read_spec(path: str | Path) -> MixSpec:
         requested_tokens=_tokens(file, "requested_tokens"),
         seed=_whole(file, "seed"),
         tokenizer=_text(file, "tokenizer", file.content.get("tokenizer")),
+        decontaminate=(
+            _paths(file, "decontaminate", file.content["decontaminate"], base)
+            if "decontaminate" in file.content
+            else ()
+        ),
     )
 
 

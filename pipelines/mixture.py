@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from derivedata.corpus.stream_mix import MixStream
 from derivedata.corpus.windows import WINDOW_BYTES
@@ -55,6 +55,7 @@ class Mixture:
     tokenizer: str
     stream: MixStream
     spec: MixSpec
+    contaminated: Mapping[str, int] = field(default_factory=dict)  # documents left out, by evaluation file
 
     @property
     def tokens(self) -> int:

@@ -110,6 +110,10 @@ def lines(mixture, params: float | None) -> list[str]:
     ]
     if any(row["left out"] for row in rows):
         found.append("left out: derived from documents that are not in the fresh part")
+    if mixture.spec.decontaminate:
+        by_file = ", ".join(f"{count:,} {name}" for name, count in sorted(mixture.contaminated.items()))
+        told = f" ({by_file}; the table `rejected` names them)" if by_file else ""
+        found.append(f"contaminated, and in no source: {sum(mixture.contaminated.values()):,} documents{told}")
     if params is not None and derived and fresh:
         found += ["", *forecast({name: float(n) for name, n in derived.items()}, fresh_tokens=fresh, params=params)]
     elif params is None:
