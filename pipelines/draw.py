@@ -50,6 +50,8 @@ def draw(place: str | Sequence[str], count: int, *, seed: int = 0, style: str | 
         UserError: nothing is there, or not that style.
     """
     stream = open_stream(place, style=style)
+    if not stream.documents:
+        raise UserError("holds no document", where=place if isinstance(place, str) else ", ".join(place))
     drawn = draw_from(stream, count, seed=seed)
     sources, note = find_sources(place, [document for document, _ in drawn])
     return Drawing([Drawn(*one, sources.get(one[0].uid)) for one in drawn], stream.documents, note)

@@ -81,6 +81,7 @@ class Outcome:
         derived_documents, derived_tokens: what lies beyond the first epoch (D').
         written: documents that this run wrote.
         copied: shards that were rewritten to be read from the middle.
+        first: strategy of the first epoch, which is the corpus itself: fresh, unless an order is of derived documents.
     """
 
     output: str
@@ -94,6 +95,7 @@ class Outcome:
     mixing: Mixing
     written: int
     copied: int
+    first: str
 
     @property
     def total_documents(self) -> int:
@@ -303,6 +305,7 @@ class _Run(OrderingJob):
             tokenizer=self.tokens.name if self.tokens else None,
             mixing=measure_mixing(blocks.table["documents"], stream.order(1), stream.order(2)),
             written=written,
+            first=", ".join(sorted({one or FIRST for one in blocks.strategies})) if self.options.virtual else FIRST,
             copied=len({file.url for file in blocks.files if f"/{BLOCKS}/" in file.url}),
         )
 

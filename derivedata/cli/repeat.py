@@ -19,7 +19,7 @@ from derivedata.cli.quantity import Quantity, shorten
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the order.")
 @click.option(
     "--tokenizer",
-    help="Folder or hub id of the tokenizer that counts. Default: the corpus's own, or the embedded model's.",
+    help="Folder or hub id of the tokenizer that counts.  [default: the corpus's own, or the embedded model's]",
 )
 @click.option(
     "--count/--no-count",
@@ -28,7 +28,7 @@ from derivedata.cli.quantity import Quantity, shorten
     help="Count tokens; a --virtual repeat counts when asked with --tokens or --tokenizer.",
 )
 @format_option
-@click.option("--shard-size", type=Quantity(), default=128e6, help="Bytes of text in a shard, about. [default: 128M]")
+@click.option("--shard-size", type=Quantity(), default=128e6, help="Bytes of text in a shard, about.  [default: 128M]")
 @task_options
 @bad_input_option
 @restart_option
@@ -72,7 +72,7 @@ def lines(outcome) -> list[str]:
     first_tokens = outcome.tokens if whole else outcome.total_tokens
     total = outcome.total_tokens
     rows = [
-        {"strategy": "fresh", "epochs": "1", "documents": first, "tokens": shorten(first_tokens)},
+        {"strategy": outcome.first, "epochs": "1", "documents": first, "tokens": shorten(first_tokens)},
         {
             "strategy": "repeat",
             "epochs": f"2-{whole + bool(extra)}" if whole + bool(extra) > 2 else "2",

@@ -43,6 +43,12 @@ def test_asking_for_more_than_there_is_gives_all(made):  # noqa: F811
     assert len(draw(str(made / "in"), 500).drawn) == 24
 
 
+def test_an_empty_corpus_is_said_to_be_empty(tmp_path):
+    (tmp_path / "a.jsonl").write_text("")
+    with pytest.raises(UserError, match="holds no document"):
+        draw(str(tmp_path), 5)
+
+
 def test_sources_that_are_gone_are_missed_in_words(out, made, capsys):  # noqa: F811
     record = json.loads((out / "run.json").read_text())
     record["config"]["extent"]["corpus"] = [str(out / "nowhere")]
@@ -120,3 +126,11 @@ def test_documents_of_an_order_know_their_sources(out, tmp_path):  # noqa: F811
     assert drawing.note is None
     for drawn in drawing.drawn:
         assert drawn.source.uid == drawn.document.metadata["derivedata"]["source_uid"]
+
+
+def test_the_first_epoch_of_an_order_of_derived_documents_is_not_called_fresh(out, made, tmp_path, capsys):  # noqa: F811
+    main(["repeat", str(out), "-o", str(tmp_path / "order"), "--epochs", "2", "--virtual", "--no-count"])
+    told = capsys.readouterr().out
+    assert "paraphrase" in told and "fresh" not in told
+    main(["repeat", str(made / "in"), "-o", str(tmp_path / "plain"), "--epochs", "2", "--virtual", "--no-count"])
+    assert "fresh" in capsys.readouterr().out
