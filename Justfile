@@ -45,14 +45,14 @@ quick *args: setup
 bench *parts: setup
     {{bin}}/python -m tests.bench {{parts}}
 
-# Train on sums with easy and hard recipes and write trainers/rl-study.md (about an hour on an idle core; resumable).
+# Train on sums with easy and hard recipes and write trainers/rl-study.md (ten minutes on an idle core; resumable).
 rl-study dir="rl-study": setup
     {{bin}}/python -m derivedata.trainers.rl_study {{dir}}
     cp {{dir}}/rl-study.md {{dir}}/rl-study.svg trainers/
 
 # Kills, and faults of servers, disks, object storage and files: nothing lost, nothing twice, one clear line.
 faults *args: setup
-    {{bin}}/python -m pytest -m faults {{args}}
+    KILLS=50 {{bin}}/python -m pytest -m faults {{args}}
 
 # The properties on 20,000 examples each (hours on two cores).
 nightly *args: setup

@@ -5,6 +5,7 @@ Each ends the run in one line or not at all; the same command then finishes, wit
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shutil
 import signal
@@ -108,7 +109,7 @@ def test_a_task_that_is_killed_ends_the_run_in_one_line_and_the_others_keep_what
     with pytest.raises(UserError, match="a process of a task was killed"):
         execute([KilledBeside(tmp_path)], tasks=2, workers=2, logging_dir=str(tmp_path / "logs"))
     deadline = time.monotonic() + 30
-    while not (tmp_path / "kept").exists():
+    while not (tmp_path / "kept").exists() or multiprocessing.active_children():
         assert time.monotonic() < deadline, "the other task did not come to its end"
         time.sleep(0.02)
 
