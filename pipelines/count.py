@@ -7,15 +7,13 @@ corpus without a manifest gets one of its own for its counts, in another folder.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from derivedata.corpus.files import CorpusFile, corpus_files
-from derivedata.corpus.source import Source as ByteSource
+from derivedata.corpus.files import corpus_files
 from derivedata.corpus.stream import open_stream
 from derivedata.corpus.stream_virtual import VIRTUAL, absolute
 from derivedata.errors import UserError
@@ -23,6 +21,7 @@ from derivedata.generation.model import resolve_tokenizer
 from derivedata.generation.tokenizer import Tokenizer, load_tokenizer
 from derivedata.pipelines.executor import run_locally
 from derivedata.pipelines.serving import Listener, Silence, check_output, recorded, start_over
+from derivedata.pipelines.source import content_sha256
 from derivedata.pipelines.token_counts import STAGE, Countable, CountTokens, manifest_shards, order_shards, part_name
 from derivedata.store.fingerprint import RunConfig
 from derivedata.store.lease import Lease
@@ -216,20 +215,13 @@ def _refuse_changed(folder: Folder, shards: Sequence[Countable]) -> None:
         file = now.get(row["shard"])
         if file is not None and row["shard_version"] == file.version:
             continue
-        if file is None or _content_sha256(file) != row["shard_sha256"]:
+        if file is None or content_sha256(file) != row["shard_sha256"]:
             raise UserError(
                 f"{row['shard']} {'is gone' if file is None else 'has other content'} since it was counted",
                 where=folder.url,
                 remedy="put it back, name another folder (-o), or start over with --restart",
             )
         now[row["shard"]] = replace(file, version=row["shard_version"])  # hashed once is enough
-
-
-def _content_sha256(file: CorpusFile) -> str:
-    digest = hashlib.sha256()
-    with ByteSource(file.url, digest=digest) as stream:
-        stream.drain()
-    return digest.hexdigest()
 
 
 def _card(tokenizer: str, corpus: Sequence[str]) -> str:

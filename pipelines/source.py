@@ -206,7 +206,7 @@ def _refuse_changed(inventories: Iterable[ShardInventory], now: dict[str, Corpus
         if file is None or file.version == inventory.version:
             continue
         # A copy has another modification time and the same bytes; only the bytes matter.
-        if file.bytes != inventory.bytes or _content_sha256(file) != inventory.sha256:
+        if file.bytes != inventory.bytes or content_sha256(file) != inventory.sha256:
             changed.append(f"{path} has other content")
     if changed:
         shown = "; ".join(changed[:3]) + (f"; and {len(changed) - 3} more" if len(changed) > 3 else "")
@@ -216,7 +216,8 @@ def _refuse_changed(inventories: Iterable[ShardInventory], now: dict[str, Corpus
         )
 
 
-def _content_sha256(file: CorpusFile) -> str:
+def content_sha256(file: CorpusFile) -> str:
+    """sha256 of the bytes of a file, as they are stored."""
     digest = hashlib.sha256()
     with ByteSource(file.url, digest=digest) as stream:
         stream.drain()

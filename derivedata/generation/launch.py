@@ -49,21 +49,13 @@ class ServerSettings:
             if value is not None and (not isinstance(value, int) or value < 1):
                 raise UserError(f"{name} must be a whole number, at least 1", value=value)
         for key, _ in self.extra:
-            if key.lstrip("-").replace("_", "-") in _RESERVED:
+            if _dashed(key) in _RESERVED:
                 raise UserError("derivedata sets this option of vLLM itself", value=key)
 
 
-def parse_vllm_args(pairs: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    """`key=value` texts, as --vllm-arg takes them, as pairs; `key` alone is a flag."""
-    parsed = []
-    for pair in pairs:
-        key, _, value = pair.partition("=")
-        if not key.strip("-"):
-            raise UserError(
-                "not an option of vLLM", value=pair, remedy="write key=value, e.g. gpu-memory-utilization=0.8"
-            )
-        parsed.append((key.lstrip("-").replace("_", "-"), value))
-    return tuple(parsed)
+def _dashed(key: str) -> str:
+    """An option of vLLM as its command line spells it: max_num_seqs and --max-num-seqs are the same one."""
+    return key.lstrip("-").replace("_", "-")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -126,7 +118,7 @@ def resolve(model: ModelFolder, settings: ServerSettings) -> Launch:
     else:
         copies = settings.data_parallel or max(1, hardware.visible_gpus() // settings.tensor_parallel)
         options |= {"tensor-parallel-size": str(settings.tensor_parallel), "data-parallel-size": str(copies)}
-    options |= dict(settings.extra)
+    options |= {_dashed(key): value for key, value in settings.extra}
     arguments = [part for key, value in options.items() for part in ((f"--{key}", value) if value else (f"--{key}",))]
     return Launch(
         device=device,

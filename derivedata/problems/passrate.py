@@ -28,9 +28,6 @@ def pass_at_k(correct: np.ndarray, n: np.ndarray, k: int) -> np.ndarray:
     return 1 - _all_drawn_from(np.asarray(n) - np.asarray(correct), n, k)
 
 
-best_at_k = pass_at_k
-
-
 def worst_at_k(correct: np.ndarray, n: np.ndarray, k: int) -> np.ndarray:
     """Unbiased estimate of the chance that all of k samples are right: C(c, k)/C(n, k). NaN with fewer than k."""
     return _all_drawn_from(correct, n, k)
@@ -82,12 +79,6 @@ class BetaMixture:
         c, n = np.asarray(correct, float)[..., None], np.asarray(n, float)[..., None]
         a, b = np.asarray(self.a), np.asarray(self.b)
         return betaln(a + c, b + n - c) - betaln(a, b)
-
-    def log_likelihood(self, correct: np.ndarray, n: np.ndarray) -> np.ndarray:
-        """Log probability of each problem's counts, without the binomial coefficient."""
-        from scipy.special import logsumexp
-
-        return logsumexp(np.log(np.asarray(self.weights)) + self._log_evidence(correct, n), axis=-1)
 
     def predictive(self, correct: np.ndarray, n: np.ndarray, more: int) -> np.ndarray:
         """Distribution of the count of right ones among `more` further samples (shape of the counts + more + 1)."""

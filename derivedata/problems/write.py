@@ -87,33 +87,6 @@ def verl_table(problems: Sequence[Problem], columns: Mapping[str, object] | None
     return table
 
 
-def trl_table(problems: Sequence[Problem]):
-    """A pyarrow table for TRL: `prompt` (messages), `answer` (a string), `uid`, `data_source`.
-
-    Raises:
-        UserError: one of the problems has no answer.
-    """
-    import pyarrow as pa
-
-    unscored = next((problem for problem in problems if problem.ground_truth is None), None)
-    if unscored is not None:
-        raise UserError("a problem without an answer can't be trained on", where=f"{unscored.path}:{unscored.row + 1}")
-    schema = verl_schema()
-    schema = pa.schema(
-        [schema.field("prompt"), ("answer", pa.string()), ("uid", pa.string()), schema.field("data_source")]
-    )
-    rows = [
-        {
-            "prompt": [{"role": m["role"], "content": m["content"]} for m in problem.prompt],
-            "answer": problem.ground_truth,
-            "uid": problem.uid,
-            "data_source": problem.data_source,
-        }
-        for problem in problems
-    ]
-    return pa.Table.from_pylist(rows, schema=schema)
-
-
 def table_bytes(table) -> bytes:
     """A table as the bytes of a Parquet file (zstd), the same for the same table."""
     import io

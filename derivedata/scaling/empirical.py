@@ -13,7 +13,6 @@ from derivedata.scaling.runs import Runs
 
 NO_DERIVED = "no derived tokens"
 BELOW_LIMIT = "undefined: loss at or below E + A/N^alpha"
-UNKNOWN_ERROR = "no error known"
 
 # RMSE of ln L of the 355 runs behind qin2026-n370: what a law without draws of its own is taken to miss a run by.
 PUBLISHED_NOISE = 0.0326

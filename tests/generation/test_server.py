@@ -16,7 +16,7 @@ import pytest
 from derivedata.errors import UserError
 from derivedata.generation import hardware, launch, supervisor
 from derivedata.generation import server as server_module
-from derivedata.generation.launch import ServerSettings, parse_vllm_args, resolve
+from derivedata.generation.launch import ServerSettings, resolve
 from derivedata.generation.metrics import parse_metrics
 from derivedata.generation.model import resolve_model
 from derivedata.generation.server import VllmServer, end_leftovers
@@ -253,16 +253,16 @@ def test_no_code_of_the_model_is_run_unless_asked(tiny_model):
 
 
 def test_options_of_vllm_go_through(tiny_model):
-    settings = ServerSettings(extra=parse_vllm_args(("--max_num_batched_tokens=9000", "enable-log-requests")))
+    settings = ServerSettings(extra=(("--max_num_batched_tokens", "9000"), ("enable-log-requests", "")))
     arguments = resolve(resolve_model(str(tiny_model)), settings).arguments
     assert arguments[arguments.index("--max-num-batched-tokens") + 1] == "9000"
     assert "--enable-log-requests" in arguments
 
 
-@pytest.mark.parametrize("pair", ["host=0.0.0.0", "--api-key=x", "served_model_name=y", "port=1"])
+@pytest.mark.parametrize("pair", [("host", "0.0.0.0"), ("--api-key", "x"), ("served_model_name", "y"), ("port", "1")])
 def test_options_that_are_ours_are_refused(pair):
     with pytest.raises(UserError, match="sets this option"):
-        ServerSettings(extra=parse_vllm_args((pair,)))
+        ServerSettings(extra=(pair,))
 
 
 @pytest.mark.parametrize("wrong", [{"context": 0}, {"threads": -1}, {"kv_cache_gib": 0.5}, {"block_size": 0}])

@@ -17,7 +17,7 @@ import zstandard
 from derivedata.errors import UserError
 from derivedata.problems.problem import count_problems
 from derivedata.problems.read import find_sources, read_all, read_problems
-from derivedata.problems.write import table_bytes, trl_table, verl_table
+from derivedata.problems.write import table_bytes, verl_table
 
 ROWS = [{"question": f"What is {i} + 1?", "answer": f"#### {i + 1}"} for i in range(5)]
 LINES = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
@@ -163,16 +163,10 @@ def test_datasets_polars_and_duckdb_read_alike(reference_data, tmp_path):
     assert by_duckdb.drop_columns([c for c in by_duckdb.column_names if c == "filename"]).to_pylist() == by_polars
 
 
-def test_further_columns_and_trl(tmp_path):
+def test_further_columns_stand_beside_verls(tmp_path):
     (tmp_path / "a.jsonl").write_bytes(LINES)
     problems = list(read_problems([str(tmp_path / "a.jsonl")]))
     table = verl_table(problems, {"avg_at_k": [0.5] * 5})
     assert table.column("avg_at_k").to_pylist() == [0.5] * 5
     with pytest.raises(UserError, match="verl's schema"):
         verl_table(problems, {"prompt": [1] * 5})
-    rows = trl_table(problems).to_pylist()
-    assert rows[0]["prompt"] == [{"role": "user", "content": "What is 0 + 1?"}]
-    assert rows[0]["answer"] == "1"
-    (tmp_path / "b.jsonl").write_text('{"question": "q"}\n')
-    with pytest.raises(UserError, match="without an answer"):
-        trl_table(list(read_problems([str(tmp_path / "b.jsonl")])))
