@@ -18,9 +18,9 @@ EVERY, SAMPLES, CONTEXT = 5, 8, 4096
 
 @click.command()
 @click.argument("folder", default="demo")
-@click.option("--documents", type=click.IntRange(1), help="Use so many of the documents. Default: all 24.")
+@click.option("--documents", type=click.IntRange(1), help="Use so many of the documents.  [default: all 24]")
 @click.option(
-    "--params", type=Quantity(), default=14e6, help="Value the tokens for a model of this size. [default: 14M]"
+    "--params", type=Quantity(), default=14e6, help="Value the tokens for a model of this size.  [default: 14M]"
 )
 def demo(folder: str, documents: int | None, params: float) -> None:
     """Paraphrase the built-in sample corpus into FOLDER, ask DuckDB what came out, and measure a few problems.

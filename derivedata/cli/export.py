@@ -23,7 +23,7 @@ def _options(command):
             click.argument("corpus"),
             click.option("-o", "--output", required=True, help="Folder or URL that receives the files."),
             click.option(
-                "--file-size", type=Quantity(), default=256e6, help="Compressed bytes in a file. [default: 256M]"
+                "--file-size", type=Quantity(), default=256e6, help="Compressed bytes in a file.  [default: 256M]"
             ),
             task_options,
             restart_option,
@@ -42,7 +42,7 @@ def hub(file_size, **options) -> None:
 
 @export.command()
 @_options
-@click.option("--source", multiple=True, help="Where the source corpus is now. Default: where the run record says.")
+@click.option("--source", multiple=True, help="Where the source corpus is now.  [default: where the run record says]")
 def finephrase(file_size, **options) -> None:
     """FinePhrase's layout: a folder a style, Parquet, `text` is the source, generations in `rollout_results`."""
     _run("finephrase", file_size, **options)

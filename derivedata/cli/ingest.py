@@ -14,14 +14,14 @@ from derivedata.errors import UserError
 @click.option("-o", "--output", required=True, help="Folder or URL that receives the corpus.")
 @click.option("--text-field", default="text", show_default=True, help="Field that holds the text; a.b reaches deeper.")
 @click.option("--id-field", default="id", show_default=True, help="Field that holds the id.")
-@click.option("--source", help="The source of every document. Default: its own, or the name of SRC.")
+@click.option("--source", help="The source of every document.  [default: its own, or the name of SRC]")
 @click.option("--text-files", is_flag=True, help="Each file is one document, whatever its name.")
 @click.option("--config", help="Configuration of a Hugging Face data set.")
-@click.option("--split", help="Split of a Hugging Face data set. Default: train.")
+@click.option("--split", help="Split of a Hugging Face data set.  [default: train]")
 @click.option("--attributes", multiple=True, metavar="NAME|FOLDER", help="Dolma attributes to join on id. Repeatable.")
 @click.option("--strategy", help="SRC was derived by others: by this strategy (paraphrase, distill, ...).")
 @click.option("--derived-from", metavar="CORPUS", help="With --strategy: the corpus it was derived from.")
-@click.option("--style", help="With --strategy: its style. Default: what the rows or their folder say.")
+@click.option("--style", help="With --strategy: its style.  [default: what the rows or their folder say]")
 @click.option("--model", help="With --strategy: the model that made it.")
 @click.option("--source-id-field", help="With --strategy: field that holds the id of the source.")
 @click.option(
@@ -31,9 +31,9 @@ from derivedata.errors import UserError
     show_default=True,
     help="With --strategy: what becomes of a generation whose source is not in CORPUS.",
 )
-@click.option("--tokenizer", help="Folder or hub id of the tokenizer that counts. Default: tokens are not counted.")
+@click.option("--tokenizer", help="Folder or hub id of the tokenizer that counts.  [default: tokens are not counted]")
 @format_option
-@click.option("--chunk-size", type=Quantity(), default=128e6, help="Bytes of text in a shard. [default: 128M]")
+@click.option("--chunk-size", type=Quantity(), default=128e6, help="Bytes of text in a shard.  [default: 128M]")
 @task_options
 @bad_input_option
 @restart_option

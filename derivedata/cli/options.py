@@ -23,7 +23,7 @@ format_option = click.option(
 def task_options(command):
     """How many Datatrove tasks, and how many of them at a time."""
     tasks = click.option("--tasks", type=click.IntRange(1), default=1, show_default=True, help="Datatrove tasks.")
-    return tasks(click.option("--workers", type=click.IntRange(1), help="Tasks at a time. Default: all.")(command))
+    return tasks(click.option("--workers", type=click.IntRange(1), help="Tasks at a time.  [default: all]")(command))
 
 
 def server_options(command):
@@ -34,13 +34,13 @@ def server_options(command):
             click.option(
                 "--context",
                 type=click.IntRange(64),
-                help="Tokens of prompt and answer. Default: the model's, at most 4096.",
+                help="Tokens of prompt and answer.  [default: the model's, at most 4096]",
             ),
             click.option(
                 "--tensor-parallel", type=click.IntRange(1), default=1, show_default=True, help="GPUs a replica."
             ),
             click.option(
-                "--data-parallel", type=click.IntRange(1), help="Replicas. Default: visible GPUs / tensor-parallel."
+                "--data-parallel", type=click.IntRange(1), help="Replicas.  [default: visible GPUs / tensor-parallel]"
             ),
             click.option("--max-num-seqs", type=click.IntRange(1), help="Requests the engine runs at once."),
             click.option(
@@ -66,7 +66,7 @@ def model_options(command):
                 "Repeatable. --model is then the name it serves; the key is taken from DERIVEDATA_API_KEY.",
             ),
             click.option(
-                "--concurrency", type=click.IntRange(1), help="Requests in flight at each endpoint. [default: 64]"
+                "--concurrency", type=click.IntRange(1), help="Requests in flight at each endpoint.  [default: 64]"
             ),
         ]
     ):

@@ -24,7 +24,7 @@ from derivedata.errors import UserError
 @click.argument("corpus", nargs=-1, required=True)
 @click.option("-o", "--output", required=True, help="Folder or URL that receives the derived corpus.")
 @click.option(
-    "--style", "styles", multiple=True, help="Name or file of a style. Repeatable. Default: the four shipped."
+    "--style", "styles", multiple=True, help="Name or file of a style. Repeatable.  [default: the four shipped]"
 )
 @click.option("--every-style", is_flag=True, help="Each document in each style (the default).")
 @click.option("--style-mix", metavar="S=W,...", help="One style a document and rewrite, drawn with these weights.")
@@ -36,16 +36,16 @@ from derivedata.errors import UserError
 @model_options
 @click.option(
     "--tokenizer",
-    help="Folder or hub id of the tokenizer that counts (with --endpoint, that of the model). Default: the model's.",
+    help="Folder or hub id of the tokenizer that counts (with --endpoint, that of the model).  [default: the model's]",
 )
-@click.option("--temperature", type=float, help="Default: each style's own.")
-@click.option("--top-p", type=float, help="Default: each style's own.")
-@click.option("--max-tokens", type=click.IntRange(1), help="New tokens of a generation. Default: each style's own.")
+@click.option("--temperature", type=float, help="[default: each style's own]")
+@click.option("--top-p", type=float, help="[default: each style's own]")
+@click.option("--max-tokens", type=click.IntRange(1), help="New tokens of a generation.  [default: each style's own]")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the order and of every sample.")
 @click.option("--filter", "filter_", metavar="MODULE:FUNCTION", help="Asked about each generation before it is kept.")
 @format_option
 @click.option(
-    "--chunk-size", type=Quantity(), default=128e6, help="Bytes of source text committed at once. [default: 128M]"
+    "--chunk-size", type=Quantity(), default=128e6, help="Bytes of source text committed at once.  [default: 128M]"
 )
 @task_options
 @cluster_options

@@ -9,7 +9,9 @@ from derivedata.cli.options import parse_pair, server_options
 
 @click.command()
 @server_options
-@click.option("--log", type=click.Path(dir_okay=False), help="File for what the server prints. Default: in the cache.")
+@click.option(
+    "--log", type=click.Path(dir_okay=False), help="File for what the server prints.  [default: in the cache]"
+)
 def serve(model, context, vllm_args, log, **options) -> None:
     """Start vLLM and keep it until Ctrl-C (or SIGTERM).
 

@@ -42,7 +42,7 @@ def show(style: str) -> None:
 
 @styles.command()
 @click.argument("name")
-@click.option("-o", "--output", type=click.Path(dir_okay=False), help="File to write [default: NAME.yaml].")
+@click.option("-o", "--output", type=click.Path(dir_okay=False), help="File to write.  [default: NAME.yaml]")
 def new(name: str, output: str | None) -> None:
     """Write a commented file for a style of your own, ready to be edited."""
     from derivedata.generation.style import check_name

@@ -16,7 +16,7 @@ from derivedata.cli.quantity import Quantities, shorten
 @click.option("--tokens", type=Quantities(), required=True, help="Sizes in tokens, e.g. .1B,.6B,2.4B.")
 @click.option("--validation", default="1%", show_default=True, help="Share of the documents that is held out of all.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the order of all documents.")
-@click.option("--tokenizer", help="Folder or hub id of what counts. Default: as the corpus, or the embedded model's.")
+@click.option("--tokenizer", help="Folder or hub id of what counts.  [default: as the corpus, or the embedded model's]")
 @task_options
 @bad_input_option
 @restart_option

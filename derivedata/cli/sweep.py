@@ -20,12 +20,12 @@ from derivedata.errors import UserError
 @click.option(
     "--score", "scored", multiple=True, metavar="NAME=CORPUS", help="Score every run on other text, too. Repeatable."
 )
-@click.option("--lr", default="", metavar="LR,...", help="Grid of peak learning rates. Default: one, by size.")
+@click.option("--lr", default="", metavar="LR,...", help="Grid of peak learning rates.  [default: one, by size]")
 @click.option("--weight-decay", default="0.1", show_default=True, metavar="WD,...", help="Grid of weight decays.")
 @click.option("--warmup-share", default="10%", show_default=True, help="Warm-up, as a share of one epoch of D.")
 @learning_options
 @click.option("--data-seed", type=int, default=0, show_default=True, help="Of the order of which every D is a prefix.")
-@click.option("--workers", type=click.IntRange(1), help="Cells at a time. Default: one a GPU, or one a core.")
+@click.option("--workers", type=click.IntRange(1), help="Cells at a time.  [default: one a GPU, or one a core]")
 @click.option("--restart", is_flag=True, help="Throw away what RUNS holds and start over.")
 def sweep(*, design, output, fresh, derived, scored, lr, weight_decay, warmup_share, micro_batch, z_loss, clip,
           precision, decay, holdout, eval_data, vocab, **options):  # fmt: skip

@@ -23,8 +23,8 @@ from derivedata.cli.quantity import Quantity
     help="OLMo-core's .npy and .csv.gz, or nanotron's .ds.",
 )
 @click.option("--style", help="Of an output of ours, only the documents of this style.")
-@click.option("--eos", metavar="TOKEN", help="Ends each document. Default: what the tokenizer calls its end of text.")
-@click.option("--shard-size", type=Quantity(), default=256e6, help="Bytes of text in a shard, about. [default: 256M]")
+@click.option("--eos", metavar="TOKEN", help="Ends each document.  [default: what the tokenizer calls its end of text]")
+@click.option("--shard-size", type=Quantity(), default=256e6, help="Bytes of text in a shard, about.  [default: 256M]")
 @task_options
 @restart_option
 def tokenize(*, corpus, format_, shard_size, **options) -> None:

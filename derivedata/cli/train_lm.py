@@ -15,21 +15,21 @@ def learning_options(command):
     """The options that `train lm` and `sweep` have in common."""
     for option in reversed(
         [
-            click.option("--tokenizer", help="bytes, folder or hub id. Default: that of token shards, else bytes."),
+            click.option("--tokenizer", help="bytes, folder or hub id.  [default: that of token shards, else bytes]"),
             click.option(
-                "--vocab", type=click.IntRange(2), help="Rows of the LM head. Default: the tokenizer's, padded."
+                "--vocab", type=click.IntRange(2), help="Rows of the LM head.  [default: the tokenizer's, padded]"
             ),
-            click.option("--sequence-length", type=click.IntRange(2), help="Tokens of a block. Default: by size."),
-            click.option("--batch-tokens", type=Quantity(), help="Tokens of a step. Default: by size."),
+            click.option("--sequence-length", type=click.IntRange(2), help="Tokens of a block.  [default: by size]"),
+            click.option("--batch-tokens", type=Quantity(), help="Tokens of a step.  [default: by size]"),
             click.option("--micro-batch", type=click.IntRange(1), default=8, show_default=True, help="Blocks at once."),
             click.option("--decay", default="20%", show_default=True, help="Share of the run in which WSD falls."),
             click.option("--z-loss", type=float, default=1e-5, show_default=True),
             click.option("--clip", type=float, default=1.0, show_default=True, help="Greatest norm of the gradient."),
             click.option("--eval", "eval_data", multiple=True, metavar="CORPUS", help="Held-out text. Repeatable."),
             click.option("--holdout", help="Share of the documents to hold out, with all that derives from them."),
-            click.option("--eval-tokens", type=Quantity(), default=262_144, help="Held-out tokens. [default: 262k]"),
-            click.option("--device", help="cpu or cuda. Default: a GPU when there is one."),
-            click.option("--precision", type=click.Choice(["float32", "bf16"]), help="Default: bf16 on a GPU."),
+            click.option("--eval-tokens", type=Quantity(), default=262_144, help="Held-out tokens.  [default: 262k]"),
+            click.option("--device", help="cpu or cuda.  [default: a GPU when there is one]"),
+            click.option("--precision", type=click.Choice(["float32", "bf16"]), help="[default: bf16 on a GPU]"),
         ]
     ):
         command = option(command)
@@ -40,14 +40,14 @@ def learning_options(command):
 @click.option("--data", multiple=True, required=True, help="Corpus, output, subset, repeat, mix, tokens. Repeatable.")
 @click.option("--size", required=True, help="Of the ladder, see `derivedata train sizes`: 14M, 190M, .044M.")
 @click.option("-o", "--output", required=True, help="Folder or URL of the run.")
-@click.option("--tokens", type=Quantity(), help="Tokens to train on. Default: all the data, once.")
-@click.option("--lr", type=float, help="Peak learning rate. Default: by size.")
+@click.option("--tokens", type=Quantity(), help="Tokens to train on.  [default: all the data, once]")
+@click.option("--lr", type=float, help="Peak learning rate.  [default: by size]")
 @click.option("--weight-decay", type=float, default=0.1, show_default=True)
 @click.option("--schedule", type=click.Choice(["wsd", "cosine"]), default="wsd", show_default=True)
-@click.option("--warmup", type=Quantity(), help="Tokens of warm-up. Default: a twentieth of the run.")
+@click.option("--warmup", type=Quantity(), help="Tokens of warm-up.  [default: a twentieth of the run]")
 @learning_options
 @click.option("--compile", is_flag=True, help="Let torch compile the model.")
-@click.option("--eval-every", type=Quantity(), help="Tokens between evaluations. Default: a tenth of the run.")
+@click.option("--eval-every", type=Quantity(), help="Tokens between evaluations.  [default: a tenth of the run]")
 @click.option("--law", default="qin2026-n370", show_default=True, metavar="NAME|FIT.json", help="Values the tokens.")
 @click.option("--checkpoint-minutes", type=float, default=10.0, show_default=True, help="Between checkpoints.")
 @click.option("--keep", type=click.IntRange(1), default=2, show_default=True, help="Checkpoints that stay.")

@@ -13,10 +13,10 @@ from derivedata.errors import UserError
 @click.option("--text", multiple=True, metavar="CORPUS", help="Bits per byte by source and style. Repeatable.")
 @click.option("--lambada", metavar="FILE.jsonl", help='LAMBADA: lines {"text": ...}.')
 @click.option("--squad", metavar="FILE.json", help="SQuAD 1.1 or 2.0, or a file of its format.")
-@click.option("--tokenizer", help="bytes, folder or hub id. Default: the model's own, else bytes.")
-@click.option("--tokens", type=Quantity(), default=1_000_000, help="Of --text, at most. [default: 1M]")
+@click.option("--tokenizer", help="bytes, folder or hub id.  [default: the model's own, else bytes]")
+@click.option("--tokens", type=Quantity(), default=1_000_000, help="Of --text, at most.  [default: 1M]")
 @click.option("--batch", type=click.IntRange(1), default=16, show_default=True, help="Items at once.")
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="Default: a GPU when there is one.")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="[default: a GPU when there is one]")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 def score(*, run, text, lambada, squad, tokenizer, tokens, batch, device, as_json) -> None:
     """Score a trained model on text and tasks of your own.

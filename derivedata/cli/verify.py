@@ -12,11 +12,11 @@ from derivedata.errors import UserError
 
 @click.command()
 @click.argument("corpus")
-@click.option("--source", multiple=True, help="Where the source corpus is now. Default: where the run record says.")
+@click.option("--source", multiple=True, help="Where the source corpus is now.  [default: where the run record says]")
 @click.option("--no-tokens", is_flag=True, help="Don't count the tokens again.")
 @task_options
 @click.option("--repair", is_flag=True, help="Make anew what is missing or damaged, and nothing else.")
-@click.option("--model", help="With --repair: where the model is now. Default: where the run record says.")
+@click.option("--model", help="With --repair: where the model is now.  [default: where the run record says]")
 @click.option("--endpoint", "endpoints", multiple=True, help="With --repair: a server that runs already. Repeatable.")
 @click.option("--style", "styles", multiple=True, help="With --repair: file of a style that is not a shipped one.")
 def verify(

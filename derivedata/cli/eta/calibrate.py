@@ -18,10 +18,14 @@ if TYPE_CHECKING:
 @click.argument("runs_file", metavar="RUNS")
 @words.law_option
 @click.option("--strategy", help="Which strategy of RUNS, when there are several.")
-@click.option("--params", type=Quantity(), help="N to answer for. Default: the middle of the runs.")
-@click.option("--fresh-tokens", type=Quantity(), help="D to answer for. Default: the middle of the runs.")
-@click.option("--like", metavar="STRATEGY", help="Strategy of the law whose rho and sigma are the prior. Default: all.")
-@click.option("--run-noise", type=float, help="Standard deviation of ln loss of a run around the law. Default: 0.025.")
+@click.option("--params", type=Quantity(), help="N to answer for.  [default: the middle of the runs]")
+@click.option("--fresh-tokens", type=Quantity(), help="D to answer for.  [default: the middle of the runs]")
+@click.option(
+    "--like", metavar="STRATEGY", help="Strategy of the law whose rho and sigma are the prior.  [default: all]"
+)
+@click.option(
+    "--run-noise", type=float, help="Standard deviation of ln loss of a run around the law.  [default: 0.025]"
+)
 @click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of the sampling.")
 @click.option("-o", "--output", metavar="FIT.json", help="Write the calibrated law there, for --law of the others.")
 @words.json_option

@@ -24,7 +24,9 @@ COLUMNS = ("run", "n_params", "fresh_tokens", "derived_tokens", "strategy", "x",
     "--sizes", type=Quantities(), required=True, metavar="N,N,...", help=f"Sizes to train. {words.PARAMS_HELP}"
 )
 @click.option("--budget", type=Quantity(), required=True, help="FLOPs for all runs together (1e20).")
-@click.option("--strategy", "strategies", multiple=True, help="What to measure. Repeatable. Default: those of the law.")
+@click.option(
+    "--strategy", "strategies", multiple=True, help="What to measure. Repeatable.  [default: those of the law]"
+)
 @click.option(
     "--ask", default="r-star,rho,sigma", show_default=True, metavar="WHAT,...", help="What the sweep must identify."
 )

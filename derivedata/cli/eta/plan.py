@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     help="Find what reaches --target-loss (params: also the best N of --flops).",
 )
 @click.option("--target-loss", type=Quantity(), help="Loss to reach, nats a token.")
-@click.option("--x", type=float, default=None, help="D'/D held while solving for params or fresh-tokens. Default: 0.")
+@click.option("--x", type=float, default=None, help="D'/D held while solving for params or fresh-tokens.  [default: 0]")
 @click.option("--plots", metavar="DIR", help="Also draw the figures there, as PNG and SVG.")
 @words.json_option
 def plan(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.argument("runs_file", metavar="[RUNS]", required=False)
 @words.law_option
 @words.params_option
-@click.option("--fresh-tokens", type=Quantity(), help="D of the plan. Default: 20 a parameter.")
+@click.option("--fresh-tokens", type=Quantity(), help="D of the plan.  [default: 20 a parameter]")
 @click.option("--flops", type=Quantity(), help="Budget of the plan.")
 @words.generator_option
 @click.option("--hold-out/--no-hold-out", default=True, show_default=True, help="Refit RUNS for the rolling hold-outs.")
