@@ -150,9 +150,8 @@ def main(argv: list[str] | None = None) -> dict:
     if result["dolma"] is None:
         print("dolma's mixer is not installed (pip install dolma)")
     else:
-        print(
-            f"dolma's mixer, which writes gzip and keeps the order: {result['dolma'] * EPOCHS / result['seconds']:.1f} x our time"
-        )
+        times = result["dolma"] * EPOCHS / result["seconds"]
+        print(f"dolma's mixer, which writes gzip and keeps the order: {times:.1f} x our time")
     return result
 
 
