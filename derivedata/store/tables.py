@@ -97,6 +97,11 @@ BOOKS = pa.schema([("unit", _text), ("stage", _text), ("account", _text), ("reas
 FILES = pa.list_(pa.struct([("path", _text), ("sha256", _text)]))
 UNIT_NAMES = pa.schema([("name", _text), ("stage", _text), ("files", FILES)])
 
+# Columns that have another value in nearly every row.
+DIFFERENT = frozenset(
+    ("uid", "id", "text_sha256", "source_uid", "source_id", "row", "tokens", "chars", "source_row", "sha256")
+)
+
 TABLES: dict[str, pa.Schema] = {"documents": DOCUMENTS, "rejected": REJECTED}
 
 _TABLE_NAME = re.compile(r"[a-z][a-z0-9_]{0,40}")
@@ -197,7 +202,11 @@ def write_parquet(table: pa.Table, *, metadata: Mapping[bytes, bytes] | None = N
 
     sink = io.BytesIO()
     # Without the copy of the Arrow schema a part of a few rows is half the size; all our types come back the same.
-    with pq.ParquetWriter(sink, table.schema, compression="zstd", compression_level=3, store_schema=False) as writer:
+    # Nor a dictionary of values that are all different: without it, and with level 1, the index of documents is written
+    # in half the time and is a fifth smaller.
+    named = [name for name in table.schema.names if name not in DIFFERENT]
+    how = {"compression": "zstd", "compression_level": 1, "use_dictionary": named, "store_schema": False}
+    with pq.ParquetWriter(sink, table.schema, **how) as writer:
         writer.write_table(table, row_group_size=1 << 17)
         if metadata:
             writer.add_key_value_metadata(dict(metadata))
