@@ -54,6 +54,16 @@ def test_every_command_explains_itself(capsys, command):
 
 
 @pytest.mark.parametrize(
+    ("args", "meant"),
+    [(["paraphrse"], "paraphrase"), (["eta", "fitt"], "fit"), (["rl", "plna"], "plan"), (["train", "lmm"], "lm")],
+)
+def test_a_mistyped_command_is_told_what_was_meant(capsys, args, meant):
+    code, _, err = call(capsys, *args)
+    assert code == 2
+    assert f"Did you mean {meant}?" in err
+
+
+@pytest.mark.parametrize(
     ("args", "words"),
     [
         (["in", "-o", "out", "--style", "fqa"], "Did you mean faq"),

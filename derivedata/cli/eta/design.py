@@ -35,7 +35,7 @@ COLUMNS = ("run", "n_params", "fresh_tokens", "derived_tokens", "strategy", "x",
 @click.option("--max-runs", type=click.IntRange(1, 2000), default=120, show_default=True)
 @click.option("--noise", type=float, default=0.01, show_default=True, help="Standard deviation of ln loss of a run.")
 @words.law_option
-@click.option("-o", "--output", metavar="FILE.csv", help="Write the runs there (default: print them).")
+@click.option("-o", "--output", metavar="FILE.csv", help="Write the runs there.  [default: print them]")
 @words.json_option
 def design(*, sizes, budget, strategies, ask, tpp, levels, max_runs, noise, law, output, as_json) -> None:
     """Choose the runs that measure R*, rho and sigma best for a budget, with the standard errors to expect.
