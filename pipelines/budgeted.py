@@ -35,7 +35,8 @@ class BudgetedStage(DerivationStage):
     def open_budget(self, ledger: Ledger) -> Budget:
         """What the output holds and what is decided, chunk by chunk in the seeded order."""
         chunks = [ChunkTokens(documents=self.usable(chunk)) for chunk in self.source.chunks]
-        committed = Manifest(self.folder).tokens_by_unit()
+        # Without a budget nobody asks for tokens, and of a large output it takes a while to say them.
+        committed = {} if self.tokens_wanted is None else Manifest(self.folder).tokens_by_unit()
         for unit in ledger.committed():
             chunk = chunks[unit.chunk]
             chunk.tokens += committed.get(unit) or 0

@@ -1,7 +1,7 @@
 """A Datatrove step that reads the entries of a plan and commits them piece by piece, exactly once.
 
 A piece is a run of rows of one entry, as many as bring its text to `chunk_bytes`. It becomes one shard, and what it
-commits says where the next piece begins: a kill costs the piece under way.
+commits says where the next piece begins. A piece is committed while the next one is made: a kill costs these two.
 """
 
 from __future__ import annotations
@@ -11,8 +11,11 @@ import json
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +27,7 @@ from derivedata.corpus.document import Document, RejectedRow, uid_of_digest
 from derivedata.corpus.frames import Position
 from derivedata.corpus.inputs import Entry, open_rows
 from derivedata.corpus.shape import Shape
+from derivedata.corpus.source import forget_soon, open_soon
 from derivedata.corpus.writer import ShardWriter
 from derivedata.generation.tokenizer import Tokenizer, load_tokenizer
 from derivedata.pipelines.progress import RankProgress
@@ -246,16 +250,33 @@ class IngestStage(PipelineStep):
         self.progress = RankProgress(self.folder, rank)
         self.ledger = Ledger(self.folder)
         done = last_pieces(self.folder)
+        wanted = [entry for entry in self.plan[rank::world_size] if not done.get(entry.number, {}).get("last")]
+        self._commit: Future | None = None
         try:
-            for entry in self.plan[rank::world_size]:
-                last = done.get(entry.number)
-                if last is None or not last["last"]:
+            with ThreadPoolExecutor(1, "commit") as self._committer:
+                for entry, following in zip_longest(wanted, wanted[1:]):
                     with self.track_time("entry"):
-                        self._ingest(entry, last)
+                        self._ingest(entry, done.get(entry.number), following)
+                self._committed()
         finally:
+            forget_soon()
             self.progress.close()
 
-    def _ingest(self, entry: Entry, last: Mapping[str, Any] | None) -> None:
+    def _committed(self) -> None:
+        """Wait for the commit under way; raises what went wrong with it, before anything after it is committed."""
+        if self._commit is not None:
+            self._commit.result()
+
+    def _finish(self, scratch: ExitStack, parts: Sequence[tuple[str, Part]], counts: Mapping[str, int]) -> None:
+        """Commit a piece and count it."""
+        with scratch:
+            for name, part in parts:
+                self.ledger.publish(name, part)
+        for name, count in counts.items():
+            self.progress.add(name, count)
+        self.progress.committed()
+
+    def _ingest(self, entry: Entry, last: Mapping[str, Any] | None, following: Entry | None) -> None:
         number = 0 if last is None else last["piece"] + 1
         first = 0 if last is None else last["stop_row"]
         join = AttributeJoin(entry.attributes) if entry.attributes else None
@@ -267,13 +288,16 @@ class IngestStage(PipelineStep):
         source = iter(rows)
         read = first if again else 0
         held = next(source, None)
+        if following is not None and following.kind == "rows":
+            open_soon(following.files[0].url)
         while read < first and held is not None:
             if not isinstance(held, RejectedRow):
                 join.add_to(held)
             held, read = next(source, None), read + 1
         while True:
             name = f"{entry.number:06d}.{number:05d}"
-            with self.folder.scratch() as scratch:
+            with ExitStack() as stack:
+                scratch = stack.enter_context(self.folder.scratch())
                 piece = self.piece(entry, name, scratch)
                 while held is not None and piece.text_bytes < self.config.chunk_bytes and piece.rows < MOST_ROWS:
                     if held.__class__ is RejectedRow:
@@ -299,17 +323,15 @@ class IngestStage(PipelineStep):
                 if join is not None and held is None:
                     told = {"joined": join.joined, "missing": join.missing, "left": join.left}
                     ingested |= {f"attributes_{name}": count for name, count in told.items()}
-                for part_name, part in piece.close(ingested):
-                    self.ledger.publish(part_name, part)
+                parts = piece.close(ingested)
+                counts = {"rows": piece.rows, "text_bytes": piece.text_bytes}
+                counts |= {"entries": 1, "bytes": entry.bytes} if held is None else {}
+                # One at a time and in order: what is committed says where the next piece begins.
+                self._committed()
+                self._commit = self._committer.submit(self._finish, stack.pop_all(), parts, counts)
             read += piece.rows
             number += 1
             self.stat_update("rows", value=piece.rows)
             self.stat_update("rejected", value=sum(piece.reasons.values()))
-            self.progress.add("rows", piece.rows)
-            self.progress.add("text_bytes", piece.text_bytes)
-            if held is None:
-                self.progress.add("entries")
-                self.progress.add("bytes", entry.bytes)
-            self.progress.committed()
             if held is None:
                 return

@@ -218,6 +218,7 @@ class ParaphraseJob(Job):
         ledger.sweep()
         with self.working():
             driver = self._stage(window=1)
+            driver.source = source
             driver.finish_decided(ledger)
             if not (wanted := driver.missing(ledger)):
                 self.listener.say("nothing is missing: the output holds all that is asked for")

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future, ThreadPoolExecutor
+
 from derivedata.errors import UserError
 
 READ_BYTES = 1 << 16
+BLOCK_BYTES = 8 << 20  # of a request to object storage
+AHEAD = ("s3://", "s3a://", "gs://", "gcs://", "az://", "abfs://", "abfss://")
+_opening: dict[str, Future] = {}
 
 
 class Source:
@@ -102,13 +107,44 @@ def is_local(url: str) -> bool:
 
 
 def open_raw(url: str):
-    """The file opened for reading bytes, unbuffered where it is local."""
+    """The file opened for reading bytes, unbuffered where it is local; one of `open_soon` may be open already."""
     if is_local(url):
         return open(url.removeprefix("file://"), "rb", buffering=0)
+    soon = _opening.pop(url, None)
+    return soon.result() if soon else _open_remote(url)
+
+
+def open_soon(url: str) -> None:
+    """Begin to open a file of object storage that is read next, so that its first bytes are here when they are wanted.
+
+    At most two are kept; what is wrong with the file is said by who opens it.
+    """
+    if url.startswith(AHEAD) and url not in _opening and len(_opening) < 2:
+        pool = ThreadPoolExecutor(1, "open")
+        _opening[url] = pool.submit(_open_remote, url)
+        pool.shutdown(wait=False)
+
+
+def forget_soon() -> None:
+    """Close what `open_soon` opened and nobody read."""
+    while _opening:
+        _, soon = _opening.popitem()
+        if soon.exception() is None:
+            soon.result().close()
+
+
+def _open_remote(url: str):
     import fsspec
 
     filesystem, path = fsspec.core.url_to_fs(url)
-    return filesystem.open(path, "rb")
+    if not url.startswith(AHEAD):
+        return filesystem.open(path, "rb")
+    # The next block is on its way while this one is read; a round trip for each would cost more than the reading.
+    ahead = {"cache_type": "background", "cache_options": {"maxblocks": 3}}
+    file = filesystem.open(path, "rb", block_size=BLOCK_BYTES, **ahead)
+    file.read(1)
+    file.seek(0)
+    return file
 
 
 def _failure(url: str, error: Exception) -> UserError:

@@ -19,6 +19,7 @@ class Kinds:
     def __init__(self, folder: Folder) -> None:
         self.folder = folder
         self._known: dict[str, tuple[str, ...]] = {}
+        self._units: dict[str, Unit] = {}  # a resume asks for each name several times
 
     def publish(self, unit: Unit) -> None:
         """Make the unit's name readable. Raises UserError when another set has the same hash."""
@@ -32,8 +33,11 @@ class Kinds:
 
     def unit(self, name: str) -> Unit:
         """The unit of a name. Raises UserError for a foreign name, or when the file of its kinds is lost."""
+        if (unit := self._units.get(name)) is not None:
+            return unit
         key = name.rpartition(".")[2]
         if key not in self._known:
             with contextlib.suppress(Missing, ValueError):  # Unit.parse says it
                 self._known[key] = tuple(json.loads(self.folder.read(f"{ROOM}/{key}.json")))
-        return Unit.parse(name, self._known)
+        unit = self._units[name] = Unit.parse(name, self._known)
+        return unit

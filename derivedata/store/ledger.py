@@ -12,6 +12,7 @@ import hashlib
 import os
 import warnings
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from operator import attrgetter
 
 from derivedata.errors import UserError
@@ -38,6 +39,7 @@ from derivedata.store.units import Unit, is_unit_name
 
 # After so many commits of one writer the manifest is compacted, so that listings stay short however long a run is.
 COMPACT_EVERY = 500
+AT_ONCE = 8  # files of a commit that are on their way to object storage together
 
 
 class AlreadyCommitted(Exception):
@@ -72,7 +74,10 @@ class Ledger:
     def is_committed(self, name: str) -> bool:
         """Whether the part `name` (a unit's name) counts."""
         # In this order: compaction makes the snapshot durable before it removes the part.
-        return self.folder.exists(part_path("units", name)) or name in self.snapshots.covered()
+        path = part_path("units", name)
+        # To object storage a listing is one request, and a look for what is not there two.
+        there = self.folder.exists(path) if self.folder.is_local else path in self.folder.names(path)
+        return there or name in self.snapshots.covered()
 
     def started(self) -> list[Unit]:
         """Units with a journal or a decision that are not committed: give them to `units.missing`, and finish those
@@ -199,12 +204,7 @@ class Ledger:
         if self.is_committed(name):
             return False
         try:
-            shards = [self._create_shard(entry) for entry in part.shards]
-            files = {path: self._create_file(path, local) for path, local in sorted(part.files.items())}
-            for table, rows in sorted(part.tables.items()):
-                if rows.num_rows:
-                    path = part_path(table, name)
-                    files[path] = self._create_table(path, write_parquet(rows))
+            shards, files = self._create_all(name, part)
         except UserError:
             if self.is_committed(name):
                 return False
@@ -299,6 +299,18 @@ class Ledger:
                 where=self.folder.url_of(path),
                 remedy="remove the file to have the unit decided again",
             ) from error
+
+    def _create_all(self, name: str, part: Part) -> tuple[list[ShardEntry], dict[str, str]]:
+        """The part's shards as they stand afterwards, and the hash of each other file; in any order, since none of
+        them counts before the units part does."""
+        tables = {part_path(table, name): rows for table, rows in sorted(part.tables.items()) if rows.num_rows}
+        paths = [*sorted(part.files), *tables]
+        # On object storage each takes a round trip, and they take it together.
+        with ThreadPoolExecutor(1 if self.folder.is_local else AT_ONCE, "put") as pool:
+            shards = pool.map(self._create_shard, part.shards)
+            files = pool.map(self._create_file, *zip(*sorted(part.files.items()), strict=True)) if part.files else ()
+            made = pool.map(lambda path: self._create_table(path, write_parquet(tables[path])), tables)
+            return list(shards), dict(zip(paths, [*files, *made], strict=True))
 
     def _create_shard(self, entry: ShardEntry) -> ShardEntry:
         if self.folder.create_from(entry.path, entry.local):

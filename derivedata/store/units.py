@@ -122,6 +122,9 @@ def missing(
     if documents <= 0 or rewrites <= 0 or not wanted_kinds:
         return []
     whole = Unit(chunk, 0, documents, 0, rewrites, wanted_kinds)
+    committed = list(committed)
+    if any(whole.within(unit) for unit in committed):
+        return []
     taken = [unit for unit in committed if unit.overlaps(whole)]
     kept: list[Unit] = []
     for unit in sorted(set(started)):

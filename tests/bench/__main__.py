@@ -17,6 +17,8 @@ PARTS: dict[str, list[str]] = {
     "loading": ["tests.bench.loading"],
     "manifest": ["tests.bench.manifest_scale"],
     "scale": ["tests.bench.scale"],
+    "object-store": ["tests.bench.object_store"],
+    "resume": ["tests.bench.resume", "--s3"],
     "eta": ["tests.bench.eta"],
     "rl": ["tests.bench.rl"],
     "rl-overhead": ["tests.bench.rl_overhead"],
