@@ -102,6 +102,9 @@ class LocalExecutor(LocalPipelineExecutor):
             self.workers, mp_context=context, initializer=_become_worker, initargs=(os.getpid(),)
         ) as pool:
             ranks = [pool.submit(_in_worker, self, rank) for rank in self.ranks]
+            # A pool begins to watch a process only when something comes in after it: without this the last one could be
+            # killed and nobody would see it.
+            pool.submit(int)
             try:
                 for rank in as_completed(ranks):
                     try:

@@ -37,22 +37,25 @@ VERSION = derivedata.__version__
 
 
 class KilledBeside(PipelineStep):
-    """The first task is killed from outside while the second is in the middle of its work."""
+    """Of two tasks, that of the first or second process is killed from outside while the other is at work."""
 
     name, type = "KilledBeside", "TEST"
 
-    def __init__(self, place: Path):
+    def __init__(self, place: Path, victim: int):
         super().__init__()
-        self.place = place
+        self.place, self.victim = place, victim
 
     def run(self, data=None, rank=0, world_size=1):
-        if rank == 0:
+        (self.place / f"{os.getpid()}.pid").touch()
+        while len(pids := sorted(int(path.stem) for path in self.place.glob("*.pid"))) < 2:
+            time.sleep(0.01)
+        if os.getpid() == pids[self.victim]:
             while not (self.place / "working").exists():
                 time.sleep(0.01)
             os.kill(os.getpid(), signal.SIGKILL)
         try:
             (self.place / "working").touch()
-            time.sleep(600)
+            time.sleep(60)
         finally:
             (self.place / "kept").touch()
         yield
@@ -105,9 +108,12 @@ def finished(output, quiet) -> None:
     assert texts(output) == quiet
 
 
-def test_a_task_that_is_killed_ends_the_run_in_one_line_and_the_others_keep_what_they_have(tmp_path):
+@pytest.mark.parametrize("victim", [0, 1], ids=["first", "second"])
+def test_a_task_that_is_killed_ends_the_run_in_one_line_and_the_others_keep_what_they_have(tmp_path, victim):
+    began = time.monotonic()
     with pytest.raises(UserError, match="a process of a task was killed"):
-        execute([KilledBeside(tmp_path)], tasks=2, workers=2, logging_dir=str(tmp_path / "logs"))
+        execute([KilledBeside(tmp_path, victim)], tasks=2, workers=2, logging_dir=str(tmp_path / "logs"))
+    assert time.monotonic() - began < 50, "the run waited for the other task to end by itself"
     deadline = time.monotonic() + 30
     while not (tmp_path / "kept").exists() or multiprocessing.active_children():
         assert time.monotonic() < deadline, "the other task did not come to its end"
