@@ -69,7 +69,7 @@ class Witness:
         for path in files:
             try:
                 found += self._read(path).filter(where).to_pylist()
-            except (pa.ArrowException, OSError, KeyError):  # Missing is an OSError too
+            except (pa.ArrowException, OSError, KeyError, ValueError):  # Missing is an OSError; a flipped byte no UTF-8
                 return None
         return found if files else None
 

@@ -72,5 +72,5 @@ def read_table_part(folder: Folder, table: str, name: str) -> pa.Table:
     data = folder.read(path)
     try:
         return pq.ParquetFile(pa.BufferReader(data)).read(use_threads=False).replace_schema_metadata(None)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError) as error:  # ValueError: a flipped byte is no UTF-8
         raise UserError("a damaged part of the manifest", where=folder.url_of(path), value=str(error)) from error
