@@ -19,14 +19,13 @@ from datatrove.data import Document as TroveDocument
 from datatrove.pipeline.base import PipelineStep
 from datatrove.utils.word_tokenizers import WordTokenizer
 
-from derivedata.corpus.blocks import open_blocks
 from derivedata.corpus.document import Document
 from derivedata.corpus.files import CorpusFile, corpus_files
 from derivedata.corpus.reader import RowReader, read_rows
 from derivedata.corpus.stream_mix import rows_name
 from derivedata.corpus.strict import BadRow, kind_of
 from derivedata.errors import UserError
-from derivedata.pipelines.mix_documents import SourceDocuments, Wanted
+from derivedata.pipelines.mix_documents import SourceDocuments, Wanted, share
 from derivedata.store.books import Books
 from derivedata.store.ledger import Ledger
 from derivedata.store.paths import Folder
@@ -79,14 +78,11 @@ class Decontaminate(PipelineStep):
                 local.parent.mkdir(parents=True, exist_ok=True)
                 local.write_bytes(folder.read(path))
             look = _filter(scratch)
-            for one in self.wanted:
-                place = Folder(one.place)
-                blocks = open_blocks(one.corpus, style=one.style, strategy=one.strategy, plan=place)
-                for number in range(rank, len(blocks.files), world_size):
-                    name = _found_name(blocks.files[number])
-                    if not place.exists(name):
-                        with self.track_time("file"):
-                            place.create(name, json.dumps(self._find(look, blocks.files[number])).encode())
+            for _, place, blocks, number in share(self.wanted, rank, world_size):
+                name = _found_name(blocks.files[number])
+                if not place.exists(name):
+                    with self.track_time("file"):
+                        place.create(name, json.dumps(self._find(look, blocks.files[number])).encode())
 
     def _find(self, look: NGramsDecontFilter, file: CorpusFile) -> list[dict[str, Any]]:
         found = []

@@ -51,6 +51,15 @@ class Wanted:
     listed: bool
 
 
+def share(wanted: Sequence[Wanted], rank: int, world_size: int) -> Iterator[tuple[Wanted, Folder, Blocks, int]]:
+    """A task's share of the files of all sources: the source, the folder of what is found, its files, which of them."""
+    for one in wanted:
+        place = Folder(one.place)
+        blocks = open_blocks(one.corpus, style=one.style, strategy=one.strategy, plan=place)
+        for number in range(rank, len(blocks.files), world_size):
+            yield one, place, blocks, number
+
+
 class CountDocuments(PipelineStep):
     """Count the documents of every source; files are shared among tasks."""
 
@@ -64,18 +73,15 @@ class CountDocuments(PipelineStep):
     def run(self, data: Any = None, rank: int = 0, world_size: int = 1) -> Iterator[Any]:
         if data:
             yield from data
-        for one in self.wanted:
-            place = Folder(one.place)
-            blocks = open_blocks(one.corpus, style=one.style, strategy=one.strategy, plan=place)
-            for number in range(rank, len(blocks.files), world_size):
-                name = documents_name(blocks.files[number])
-                if not place.exists(name):
-                    with self.track_time("file"):
-                        found = self._listed(one, blocks, number) if one.listed else self._read(one, blocks, number)
-                    if one.repeated:
-                        found["source"] = found["uid"]
-                    self.stat_update("documents", value=len(found))
-                    place.create(name, _saved(found))
+        for one, place, blocks, number in share(self.wanted, rank, world_size):
+            name = documents_name(blocks.files[number])
+            if not place.exists(name):
+                with self.track_time("file"):
+                    found = self._listed(one, blocks, number) if one.listed else self._read(one, blocks, number)
+                if one.repeated:
+                    found["source"] = found["uid"]
+                self.stat_update("documents", value=len(found))
+                place.create(name, _saved(found))
 
     def _listed(self, one: Wanted, blocks: Blocks, number: int) -> np.ndarray:
         import pyarrow.compute as pc

@@ -176,7 +176,7 @@ def _whole(file: YamlFile, name: str) -> int:
 
 
 def _tokens(file: YamlFile, name: str) -> int | None:
-    from derivedata.cli.quantity import parse_quantity
+    from derivedata.quantity import parse_quantity
 
     raw = file.content.get(name)
     if raw is None:

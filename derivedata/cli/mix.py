@@ -6,7 +6,7 @@ import math
 
 import click
 
-from derivedata.cli.options import restart_option, task_options
+from derivedata.cli.options import format_option, restart_option, task_options
 from derivedata.cli.quantity import Quantity, shorten
 from derivedata.errors import UserError
 
@@ -18,17 +18,10 @@ from derivedata.errors import UserError
 @click.option("--materialize", is_flag=True, help="Write the documents, not only their order.")
 @click.option("--params", type=Quantity(), help="Say what the tokens are worth to a model of so many parameters.")
 @click.option("--export", type=click.Choice(["olmo-core"]), help="Write OLMo-core's mixture configuration too.")
-@click.option("--token-root", help="With --export: folder with the token files, a folder a source. [default: tokens]")
+@click.option("--token-root", help="With --export: folder with the token files, a folder a source.  [default: tokens]")
 @click.option("--sequence-length", type=click.IntRange(1), default=4096, show_default=True, help="With --export.")
-@click.option("--batch-tokens", type=Quantity(), help="With --export: tokens of a batch. [default: 256 sequences]")
-@click.option(
-    "--format",
-    "format_",
-    type=click.Choice(["jsonl.zst", "jsonl.gz", "parquet"]),
-    default="jsonl.zst",
-    show_default=True,
-    help="Of the shards, with --materialize.",
-)
+@click.option("--batch-tokens", type=Quantity(), help="With --export: tokens of a batch.  [default: 256 sequences]")
+@format_option
 @task_options
 @restart_option
 def mix(

@@ -16,7 +16,7 @@ format_option = click.option(
     type=click.Choice(["jsonl.zst", "jsonl.gz", "parquet"]),
     default="jsonl.zst",
     show_default=True,
-    help="Of the shards.",
+    help="Of the shards that are written.",
 )
 
 

@@ -1,4 +1,4 @@
-"""Numbers as people write them on the command line: 1.2B parameters, 30M tokens, 1e22 FLOPs."""
+"""Numbers as people write them on the command line: 1.2B parameters, 30M tokens, 1e22 FLOPs; and as it shows them."""
 
 from __future__ import annotations
 
@@ -7,27 +7,7 @@ import math
 import click
 
 from derivedata.errors import UserError
-
-_SUFFIXES = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
-
-
-def parse_quantity(text: str) -> float:
-    """The value of '1.2B', '30M', '512k', '2T' or '1e22' (suffixes in either case, powers of a thousand).
-
-    Raises:
-        ValueError: when the text is no positive finite number of that kind.
-    """
-    bare = text.strip().replace("_", "").replace(",", "")
-    suffix = bare[-1:].lower() if bare[-1:].isalpha() else ""
-    if suffix not in _SUFFIXES:
-        raise ValueError(f"{text!r} is no number such as 1.2B, 30M, 512k or 1e22")
-    try:
-        value = float(bare[: len(bare) - len(suffix)]) * _SUFFIXES[suffix]
-    except ValueError:
-        raise ValueError(f"{text!r} is no number such as 1.2B, 30M, 512k or 1e22") from None
-    if not math.isfinite(value) or value <= 0:
-        raise ValueError(f"{text!r} is not a positive finite number")
-    return value
+from derivedata.quantity import parse_quantity
 
 
 class Quantity(click.ParamType):

@@ -94,7 +94,7 @@ def lm(*, data, eval_data, size, law, lr, weight_decay, micro_batch, z_loss, cli
 
 def read_size(text: str):
     """A size of the ladder, by its name or its number of parameters."""
-    from derivedata.cli.quantity import parse_quantity
+    from derivedata.quantity import parse_quantity
     from derivedata.trainers.ladder import LADDER, find_size
 
     if text in LADDER:

@@ -12,8 +12,9 @@ import pytest
 from click.testing import CliRunner
 
 from derivedata.cli.eta import eta
-from derivedata.cli.quantity import parse_quantity, shorten
+from derivedata.cli.quantity import shorten
 from derivedata.errors import UserError
+from derivedata.quantity import parse_quantity
 from derivedata.scaling.presets import load_preset
 
 N370 = load_preset("qin2026-n370")

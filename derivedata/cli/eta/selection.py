@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from derivedata.cli.quantity import parse_quantity
 from derivedata.errors import UserError
+from derivedata.quantity import parse_quantity
 
 if TYPE_CHECKING:
     from derivedata.scaling.runs import Runs
