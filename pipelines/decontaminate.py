@@ -139,7 +139,11 @@ def evaluations_sha256(places: Sequence[str]) -> str:
 
 
 def leave_out(documents: SourceDocuments) -> Counter[str]:
-    """Take the contaminated documents of a source out of those that may be used; how many, by evaluation."""
+    """Take the contaminated documents of a source out of those that may be used; how many, by evaluation.
+
+    Raises:
+        UserError: none is left.
+    """
     counts: Counter[str] = Counter()
     masks = []
     for number, file in enumerate(documents.blocks.files):
@@ -149,6 +153,13 @@ def leave_out(documents: SourceDocuments) -> Counter[str]:
         counts.update(one["evaluation"] for one in found)
     if counts:
         documents.limit(masks)
+        if not any(len(documents.usable(number)) for number in range(len(masks))):
+            raise UserError(
+                "every document holds text of an evaluation",
+                where=f"source {documents.name}",
+                value=", ".join(f"{name} {count:,}" for name, count in sorted(counts.items())),
+                remedy="leave the source out, or check the evaluation files (numbers count as alike)",
+            )
     return counts
 
 

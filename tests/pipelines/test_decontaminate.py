@@ -135,6 +135,16 @@ def test_an_evaluation_that_says_nothing_is_refused(place, tiny_model, line, tol
         make(place, tiny_model, "out")
 
 
+def test_a_source_of_which_nothing_is_left_is_named(place, tiny_model):
+    text = "It is about subject {} and nothing else that anybody would want to ask about."
+    (place / "evals" / "sums.jsonl").write_text(json.dumps({"text": text.format(99)}) + "\n")
+    documents = place / "corpus" / "documents"
+    (documents / "0.jsonl").write_text(json.dumps({"id": "a", "text": text.format(3)}) + "\n")
+    (documents / "1.jsonl").unlink()
+    with pytest.raises(UserError, match=r"every document holds text of an evaluation.*sums.jsonl 1\b"):
+        make(place, tiny_model, "out")
+
+
 def test_the_command_says_how_many(place, tiny_model):
     make(place, tiny_model, "first")
     result = CliRunner().invoke(cli, ["mix", spec(place, tokenizer=str(tiny_model)), "-o", str(place / "out")])
