@@ -25,12 +25,14 @@ def settings(address: str) -> dict[str, str]:
 def s3_server(bucket: str = "corpora") -> Iterator[str]:
     """Gives the URL of a bucket; keys and address are where every S3 client looks for them: in the environment."""
     import boto3
+    import s3fs
     from moto.server import ThreadedMotoServer
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
     server = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
+    s3fs.S3FileSystem.clear_instance_cache()  # else the clients of an earlier server in this process go on asking it
     with mock.patch.dict(os.environ, settings(f"http://{host}:{port}")):
         boto3.client("s3").create_bucket(Bucket=bucket)
         try:
